@@ -1,0 +1,361 @@
+"""Every setting of the method, as frozen dataclasses: one object feeds the API, the flags, TOML files and checkpoints.
+
+Each field's docstring gives its symbol, the paper's value and where paper and released code disagree (``#n`` is row n
+of the table in ``docs/deviations.md``). Presets are data: they differ only in field values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from talon_ocd.errors import ConfigError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - Python 3.10
+    import tomli as tomllib
+
+Adaptation = Literal["prototypes", "encoder"]
+Preset = Literal["default", "official", "paper"]
+PRESETS: tuple[str, ...] = get_args(Preset)
+
+
+@dataclass(frozen=True)
+class OfflineConfig:
+    """Training of the head on the labelled images (section 3.1.1 of the specification)."""
+
+    epochs: int = 20
+    """Passes over the labelled images; 0 keeps the pre-trained features. Paper and code: 100."""
+    batch_size: int = 128
+    """Images a step (B); each gives two views."""
+    classifier: Literal["margin", "cosine", "linear"] = "margin"
+    """Cross-entropy on angular-margin logits, on plain cosine logits (m = 0), or on ``W z + b`` (#15)."""
+    margin: float = 0.2
+    """m, radians added to the angle of the true class."""
+    scale: float = 30.0
+    """s, factor of the cosine logits; the paper sweeps 10 to 50 and fixes none (#18)."""
+    classifier_init: Literal["class-means", "random"] = "class-means"
+    """Start of W (#16)."""
+    classifier_views: Literal["first", "both"] = "first"
+    """Views that take part in the cross-entropy (#17)."""
+    classifier_weight: float = 1.0
+    """λ of ``L_sup + λ L_cem``."""
+    supcon_weight: float = 1.0
+    """Weight of the supervised contrastive loss; 0 switches it off."""
+    supcon_temperature: float = 0.08
+    """T of the contrastive loss; the base temperature is always 0.07 (#18)."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Mean or sum over the batch (#19)."""
+    lr_encoder: float = 1e-3
+    """Peak learning rate of the head (#20)."""
+    lr_classifier: float = 1e-3
+    """Peak learning rate of W (#20)."""
+    weight_decay: float = 1e-3
+    """AdamW weight decay on every trained tensor (#21)."""
+    warmup_epochs: int = 0
+    """Linear warm-up; the cosine clock does not restart after it (#22)."""
+    warmup_start: float = 1e-4
+    """Learning rate of epoch 0 when there is a warm-up, for every parameter group."""
+    lr_floor: float = 0.0
+    """Learning rate that the cosine ends at (#22)."""
+    trainable: Literal["head", "block"] = "head"
+    """Train the whole head, or only its transformer block, without final norm and projection (#23)."""
+    augmentation: Literal["talon", "gcd", "ltc", "none"] = "talon"
+    """Random views: see ``images/augment.py`` (#34)."""
+    views: int = 4
+    """Augmented views an image whose trunk outputs are cached; 0 draws fresh views at every step, uncached."""
+    cache_bytes: int = 2_000_000_000
+    """Largest trunk cache held in memory; above it the cache goes to disk."""
+    cache_disk_bytes: int = 20_000_000_000
+    """Largest trunk cache on disk; above it fewer views are cached, with a note."""
+
+    def __post_init__(self) -> None:
+        _check_literals(self)
+        _require(self, "epochs", self.epochs >= 0, "0 or more")
+        _require(self, "batch_size", self.batch_size >= 1, "1 or more")
+        _require(self, "margin", 0 <= self.margin < 1.5, "an angle in radians, at least 0 and below 1.5")
+        _require(self, "scale", self.scale > 0, "above 0")
+        _require(self, "supcon_temperature", self.supcon_temperature > 0, "above 0")
+        _require(self, "views", self.views == 0 or self.views >= 2, "0 (uncached) or at least 2 (a pair)")
+        for name in ("lr_encoder", "lr_classifier", "weight_decay", "lr_floor", "warmup_start",
+                     "supcon_weight", "classifier_weight", "warmup_epochs", "cache_bytes", "cache_disk_bytes"):
+            _require(self, name, getattr(self, name) >= 0, "0 or more")
+
+
+@dataclass(frozen=True)
+class OnlineConfig:
+    """Decision, prototype update and encoder update of the stream (sections 3.1.3 to 3.1.6)."""
+
+    threshold: float | Literal["auto"] = "auto"
+    """τ: a query joins its best category when the cosine is at least τ. Paper: CLIP 0.75, DINO 0.70 (#25).
+    ``auto`` rehearses discovery on held-out known classes when the model is fitted."""
+    adapt: tuple[Adaptation, ...] = ("prototypes", "encoder")
+    """What keeps learning: prototypes (TTA-P), encoder (TTA-M), both or nothing."""
+    adapt_every: int = 64
+    """Images between two adaptations (#8)."""
+    encoder_first: bool = True
+    """Order inside a batch: the code moves the encoder first, Algorithm 1 the prototypes (#9)."""
+    eta_known: float = 0.06
+    """η of known prototypes."""
+    eta_new: float = 0.3
+    """η of discovered prototypes."""
+    kappa_known: float = 32.0
+    """κ of known prototypes."""
+    kappa_new: float = 8.0
+    """κ of discovered prototypes."""
+    count_founder: bool = True
+    """Does the query that created a prototype belong to its group S_j? (#10)"""
+    min_group: int = 2
+    """Smallest group that moves a prototype; the paper moves with 1 (#11)."""
+    group_mean: Literal["plain", "normalised"] = "plain"
+    """Mean of the group in the update (#12)."""
+    clamp_confidence: bool = True
+    """Clip the mean cosine of the group to [0, 1] (#13)."""
+    group_lifetime: Literal["batch", "stream"] = "batch"
+    """Groups start anew at every adaptation, or collect over the stream (#14)."""
+    temperature: float = 1.0 / 30.0
+    """T of the softmax over prototypes in the entropy (#7)."""
+    entropy_weight: float = 1.0
+    """Weight of L_ent."""
+    align_weight: float = 1.0
+    """β1, weight of the alignment A."""
+    repel_weight: float = 1.0
+    """β2, weight of the repulsion R."""
+    repel_sign: Literal["apart", "together"] = "apart"
+    """The paper's printed sign pulls class means together, against its own aim (#1)."""
+    repel_reduction: Literal["mean", "sum"] = "mean"
+    """Mean or sum over ordered pairs of classes in the batch (#2)."""
+    align_over: Literal["present", "all"] = "present"
+    """Normaliser of the alignment: classes in the batch, or all prototypes (#3)."""
+    encoder_scope: Literal["norms", "block", "head"] = "norms"
+    """Parameters that the encoder update moves: norms of the last block (code), its block, or all of the head (#4)."""
+    encoder_lr: float = 1e-2
+    """Learning rate of plain SGD; code: CLIP 1e-1, DINO 1e-2; paper: 1e-4 (#5)."""
+    encoder_clip: float | None = 1.0
+    """Largest gradient norm of a step; the paper names none (#6)."""
+    encoder_steps: int = 1
+    """Gradient steps an adaptation (#8)."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.adapt, list | str):
+            object.__setattr__(self, "adapt", parse_adapt(self.adapt))
+        if self.encoder_clip == "none":  # TOML has no null
+            object.__setattr__(self, "encoder_clip", None)
+        _check_literals(self)
+        if self.threshold != "auto":
+            _require(self, "threshold", isinstance(self.threshold, int | float), "a number or 'auto'")
+        for word in self.adapt:
+            if word not in get_args(Adaptation):
+                raise ConfigError(f"adapt={word!r} is not known; use prototypes, encoder, both or none.")
+        _require(self, "adapt_every", self.adapt_every >= 1, "1 or more")
+        _require(self, "min_group", self.min_group >= 1, "1 or more")
+        _require(self, "temperature", self.temperature > 0, "above 0")
+        _require(self, "encoder_steps", self.encoder_steps >= 1, "1 or more")
+        _require(self, "encoder_clip", self.encoder_clip is None or self.encoder_clip > 0, "above 0 or null")
+        for name in ("eta_known", "eta_new"):
+            _require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+        for name in ("kappa_known", "kappa_new", "encoder_lr", "entropy_weight", "align_weight", "repel_weight"):
+            _require(self, name, getattr(self, name) >= 0, "0 or more")
+
+
+@dataclass(frozen=True)
+class CalibrationConfig:
+    """Rehearsal that chooses the threshold: hold known classes out, stream them, score (``offline/calibrate.py``)."""
+
+    rounds: int = 2
+    """Rehearsals, each with other classes held out."""
+    held_out: float = 0.5
+    """Share of the known classes that plays the part of new ones."""
+    orders: int = 2
+    """Stream orders a rehearsal."""
+    epochs: float = 1.0
+    """Length of a rehearsal's training as a share of ``offline.epochs``."""
+    grid: int = 40
+    """Thresholds tried between the smallest and the largest useful similarity."""
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "orders", "grid"):
+            _require(self, name, getattr(self, name) >= 1, "1 or more")
+        _require(self, "held_out", 0 < self.held_out < 1, "between 0 and 1")
+        _require(self, "epochs", self.epochs >= 0, "0 or more")
+
+
+@dataclass(frozen=True)
+class TalonConfig:
+    """All settings of a model. ``TalonConfig()`` is the default preset."""
+
+    preset: str = "default"
+    """The preset that this config started from; fields may have been changed since."""
+    seed: int = 0
+    """Seed of everything random in training and rehearsal. Code and paper: 1028."""
+    offline: OfflineConfig = field(default_factory=OfflineConfig)
+    online: OnlineConfig = field(default_factory=OnlineConfig)
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+
+    @classmethod
+    def from_preset(cls, name: str, family: str = "") -> TalonConfig:
+        """Return a preset; ``family`` (``clip``, ``dino``, ...) picks the values that depend on the backbone.
+
+        >>> TalonConfig.from_preset("official", "clip").online.threshold
+        0.75
+        """
+        makers = {"default": lambda: cls(), "official": lambda: cls.official(family), "paper": lambda: cls.paper(family)}
+        if name not in makers:
+            raise ConfigError(f"preset {name!r} is not known; use one of {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
+        return makers[name]()
+
+    @classmethod
+    def official(cls, family: str = "") -> TalonConfig:
+        """The choices of the released code; the threshold is the paper's for DINO, which the code's default misses (#25)."""
+        offline = OfflineConfig(epochs=100, warmup_epochs=50, warmup_start=1e-4, lr_floor=0.0)
+        online = OnlineConfig(
+            threshold=0.70 if family == "dino" else 0.75, encoder_lr=1e-1 if family == "clip" else 1e-2
+        )
+        return cls(preset="official", seed=1028, offline=offline, online=online)
+
+    @classmethod
+    def paper(cls, family: str = "") -> TalonConfig:
+        """The paper as printed, misprints included (each is one field away from its intent)."""
+        offline = OfflineConfig(
+            epochs=100, reduction="sum", lr_encoder=1e-4 if family == "clip" else 1e-3, weight_decay=0.05,
+            warmup_epochs=0, lr_floor=1e-5, trainable="block",
+        )
+        online = OnlineConfig(
+            threshold=0.70 if family == "dino" else 0.75, encoder_first=False, count_founder=False, min_group=1,
+            group_mean="normalised", repel_sign="together", repel_reduction="sum", align_over="all",
+            encoder_scope="block", encoder_lr=1e-4, encoder_clip=None,
+        )
+        return cls(preset="paper", seed=1028, offline=offline, online=online)
+
+    def override(self, **changes: Any) -> TalonConfig:
+        """Return a copy with fields changed by dotted or plain name; ``None`` values are left alone.
+
+        >>> TalonConfig().override(epochs=3, threshold=0.6).offline.epochs
+        3
+        """
+        data = self.to_dict()
+        for name, value in changes.items():
+            if value is not None:
+                _place(data, name, value)
+        return TalonConfig.from_dict(data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain data, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TalonConfig:
+        """Build from plain data; an unknown key is refused with the nearest known one."""
+        config: TalonConfig = _build(cls, data, "")
+        return config
+
+    @classmethod
+    def from_toml(cls, path: str | Path, family: str = "") -> TalonConfig:
+        """Read a TOML file; ``preset = "..."`` in it chooses what the other fields start from."""
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path}: can't be read as a TOML config ({error}).") from error
+        base = cls.from_preset(str(data.get("preset", "default")), family).to_dict()
+        _merge(base, data, "")
+        return cls.from_dict(base)
+
+    def to_toml(self) -> str:
+        """Return the settings as TOML that ``from_toml`` reads back."""
+        return _toml(self.to_dict())
+
+
+def parse_adapt(words: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Turn ``"prototypes,encoder"``, ``"none"`` or a list into the tuple of the config.
+
+    >>> parse_adapt("none"), parse_adapt("encoder,prototypes")
+    ((), ('prototypes', 'encoder'))
+    """
+    parts = [part.strip() for part in (words.split(",") if isinstance(words, str) else words)]
+    if parts in (["none"], [""], []):
+        return ()
+    for part in parts:
+        if part not in get_args(Adaptation):
+            raise ConfigError(
+                f"adapt={part!r} is not known; use prototypes, encoder, prototypes,encoder or none."
+                f"{nearest(part, get_args(Adaptation))}"
+            )
+    return tuple(word for word in get_args(Adaptation) if word in parts)
+
+
+def _require(config: object, name: str, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name}={getattr(config, name)!r}: {name} must be {wanted}.")
+
+
+def _check_literals(config: Any) -> None:
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            allowed = get_args(hint)
+            raise ConfigError(
+                f"{name}={value!r} is not known; use one of {', '.join(allowed)}.{nearest(str(value), allowed)}"
+            )
+
+
+def _build(cls: type, data: Mapping[str, Any], where: str) -> Any:
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if name not in hints:
+            raise ConfigError(f"config key {where + name!r} is not known.{nearest(name, hints)}")
+        section = dataclasses.is_dataclass(hints[name])
+        if section and not isinstance(value, Mapping):
+            raise ConfigError(f"config key {where + name!r} is a section; give a table, not {value!r}.")
+        values[name] = _build(hints[name], value, f"{where}{name}.") if section else value
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ConfigError(f"config section {where or 'top level'!r}: {error}.") from error
+
+
+def _place(data: dict[str, Any], name: str, value: Any) -> None:
+    section, _, key = name.rpartition(".")
+    candidates = [section] if section else ["", *_SECTIONS]
+    for candidate in candidates:
+        table = data[candidate] if candidate in _SECTIONS else data
+        if key in table and key not in _SECTIONS:
+            table[key] = value
+            return
+    known = [item for table in (data, *(data[s] for s in _SECTIONS)) for item in table if item not in _SECTIONS]
+    raise ConfigError(f"config key {name!r} is not known.{nearest(key, known)}")
+
+
+def _merge(base: dict[str, Any], changes: Mapping[str, Any], where: str) -> None:
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(base.get(name), dict):
+            _merge(base[name], value, f"{where}{name}.")
+        else:
+            base[name] = value
+
+
+def _toml(data: Mapping[str, Any]) -> str:
+    plain = [f"{name} = {_toml_value(value)}" for name, value in data.items() if not isinstance(value, Mapping)]
+    tables = [f"\n[{name}]\n{_toml(value)}" for name, value in data.items() if isinstance(value, Mapping)]
+    return "\n".join(plain + tables)
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+_SECTIONS = ("offline", "online", "calibration")
+

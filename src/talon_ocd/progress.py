@@ -1,0 +1,53 @@
+"""How long work reports itself: a small protocol that knows no terminal.
+
+Library code takes a ``Progress`` and calls it; the command line passes one that draws bars on a terminal and prints
+plain lines elsewhere (``cli/display.py``). The default, ``SILENT``, does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Task(Protocol):
+    """One piece of work that is under way."""
+
+    def advance(self, amount: int = 1, **facts: float | str) -> None:
+        """Say that ``amount`` more units are done; ``facts`` (a loss, a count) are shown beside the rate."""
+
+
+class Progress(Protocol):
+    """Something that can show the progress of named pieces of work."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "images") -> Iterator[Task]:
+        """Open a piece of work of ``total`` units (``None``: unknown)."""
+        yield SILENT_TASK
+
+    def note(self, message: str) -> None:
+        """Show one line that a person should read (a warning, a remark)."""
+
+
+class SilentTask:
+    """A task that nobody watches."""
+
+    def advance(self, amount: int = 1, **facts: float | str) -> None:
+        """Ignore the news."""
+
+
+class Silent:
+    """A progress that nobody watches."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "images") -> Iterator[Task]:
+        """Open a piece of work that reports to nobody."""
+        yield SILENT_TASK
+
+    def note(self, message: str) -> None:
+        """Ignore the remark."""
+
+
+SILENT_TASK = SilentTask()
+SILENT: Progress = Silent()
