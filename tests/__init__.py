@@ -1,0 +1,1 @@
+"""Tests; they mirror the package."""

@@ -1,0 +1,1 @@
+"""Slow, obvious re-implementations that the tests use as oracles."""
