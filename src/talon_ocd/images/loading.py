@@ -1,0 +1,110 @@
+"""Canvases in order, decoded by a few threads ahead of who needs them (layer: images).
+
+A bad image is an answer, not an end: it comes out as its `ImageError`, in its place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+from talon_ocd.errors import ConfigError, ImageError
+from talon_ocd.images.decode import LIMITS, Limits
+from talon_ocd.images.items import ImageItem, Skipped
+from talon_ocd.images.transforms import Preprocessing
+
+Loaded: TypeAlias = "tuple[ImageItem, Tensor | ImageError]"
+
+_AHEAD = 8
+"""Images a worker that may wait for the consumer."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images that go through the backbone together; ``canvases[i]`` is ``(3, H, W)`` uint8 of ``items[i]``."""
+
+    items: list[ImageItem]
+    canvases: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def load_canvases(
+    items: Iterable[ImageItem], preprocessing: Preprocessing, limits: Limits = LIMITS, workers: int = 2
+) -> Iterator[Loaded]:
+    """Yield every item with its canvas, or with the reason why it has none, in order.
+
+    A sequence is decoded ahead by ``workers`` threads (0: none). A lazy iterable, such as standard input, is taken one
+    by one: each image comes out before the next one is asked for.
+    """
+    if workers < 0:
+        raise ConfigError(f"workers={workers} must be 0 (no threads) or more.")
+    if workers == 0 or not isinstance(items, Sequence):
+        return ((item, _load(item, preprocessing, limits)) for item in items)
+    return _ahead(items, preprocessing, limits, workers)
+
+
+def batches(
+    items: Iterable[ImageItem],
+    preprocessing: Preprocessing,
+    batch_size: int,
+    on_skip: Callable[[Skipped], None],
+    limits: Limits = LIMITS,
+    workers: int = 2,
+) -> Iterator[Batch]:
+    """Yield full batches of good images (the last one may be smaller); bad ones go to ``on_skip``."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size={batch_size} must be 1 or more.")
+    batch = Batch([], [])
+    loaded = load_canvases(items, preprocessing, limits, workers)
+    try:
+        for item, canvas in loaded:
+            if isinstance(canvas, ImageError):
+                on_skip(Skipped(canvas.source, canvas.reason))
+                continue
+            batch.items.append(item)
+            batch.canvases.append(canvas)
+            if len(batch) == batch_size:
+                yield batch
+                batch = Batch([], [])
+        if len(batch):
+            yield batch
+    finally:
+        close = getattr(loaded, "close", None)
+        if close is not None:
+            close()
+
+
+def _ahead(
+    items: Sequence[ImageItem], preprocessing: Preprocessing, limits: Limits, workers: int
+) -> Iterator[Loaded]:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="talon-images")
+    waiting: deque[tuple[ImageItem, Future[Tensor | ImageError]]] = deque()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(_load, item, preprocessing, limits)))
+            if len(waiting) >= workers * _AHEAD:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _load(item: ImageItem, preprocessing: Preprocessing, limits: Limits) -> Tensor | ImageError:
+    try:
+        return preprocessing.canvas(item.load(limits, preprocessing.resize))
+    except ImageError as error:
+        return error
+    except MemoryError:
+        return ImageError(item.source, "needs more memory than there is; make the image smaller.")
+    except Exception as error:  # a stream never dies of one image
+        return ImageError(item.source, f"could not be loaded ({type(error).__name__}: {error}); export it again.")
