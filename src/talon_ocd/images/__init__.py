@@ -1,8 +1,9 @@
 """Pictures, from bytes to canvases and random views: the first room that an image enters.
 
-``decode`` turns anything into an upright RGB picture or refuses it, ``sources`` lists folders, manifests, archives and
-standard input, ``loading`` decodes ahead, ``transforms`` holds what belongs to a backbone, ``augment`` draws views.
-``digits`` and ``glyphs`` make pictures without a download; import them by name, they need scikit-learn and matplotlib.
+``decode`` turns anything into an upright RGB picture or refuses it, ``sources`` lists folders, manifests,
+archives and standard input, ``loading`` decodes ahead, ``transforms`` holds what belongs to a backbone,
+``augment`` draws random views. ``digits`` and ``glyphs`` make pictures without a download; import those two
+by name: they load scikit-learn and matplotlib.
 """
 
 from talon_ocd.images.augment import AUGMENTATIONS, Augmentation, augment, view_seed

@@ -1,6 +1,7 @@
-"""Random views of canvases, each a pure function of its own seed (layer: images). Section 2.2 of ``methods.md``.
+"""Random views of canvases, each a pure function of its own seed (layer: images).
 
-`augment` gives values between 0 and 1 that are not normalised yet. A view does not depend on what else is in its batch.
+The recipes of TALON, GCD and LTC. Values are between 0 and 1, not normalised yet; a view does not depend on
+what else is in its batch.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-import numpy as np
 import torch
+from numpy.random import Generator, default_rng
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,7 +27,7 @@ class Augmentation:
     """A recipe for random views; strengths as in torchvision's ``ColorJitter``."""
 
     crop: str = "random"
-    """``random``: a window of the canvas, ``resized``: a random part of it, resized, ``centre``: the centre."""
+    """``random``: a window of the canvas; ``resized``: a random part of it; ``centre``: its centre."""
     flip: float = 0.5
     """Probability of mirroring."""
     brightness: float = 0.0
@@ -62,15 +63,15 @@ def augment(
         seeds: one a canvas; see `view_seed`.
     """
     if name not in AUGMENTATIONS:
-        known = ", ".join(AUGMENTATIONS)
-        raise ConfigError(f"augmentation {name!r} is not known; use one of {known}.{nearest(name, AUGMENTATIONS)}")
+        known = f"use one of {', '.join(AUGMENTATIONS)}.{nearest(name, AUGMENTATIONS)}"
+        raise ConfigError(f"augmentation {name!r} is not known; {known}")
     if len(canvases) != len(seeds):
         raise DataError(f"{len(canvases)} canvases came with {len(seeds)} seeds; give one seed a canvas.")
     recipe, crop = AUGMENTATIONS[name], preprocessing.crop
     views = torch.empty(len(canvases), 3, crop, crop)
     for view, canvas, seed in zip(views, canvases, seeds, strict=True):
         _check(canvas, crop)
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         window = _cut(canvas, preprocessing, recipe, rng)
         if rng.random() < recipe.flip:
             window = window.flip(-1)
@@ -91,21 +92,22 @@ def view_seed(seed: int, key: str, view: int) -> int:
 
 
 def _check(canvas: Tensor, crop: int) -> None:
-    if canvas.dtype != torch.uint8 or canvas.ndim != 3 or canvas.shape[0] != 3 or min(canvas.shape[1:]) < crop:
+    fits = canvas.ndim == 3 and canvas.shape[0] == 3 and min(canvas.shape[1:]) >= crop
+    if canvas.dtype != torch.uint8 or not fits:
         raise DataError(
             f"a canvas of shape {tuple(canvas.shape)} and type {canvas.dtype} can't be augmented; "
             f"give uint8 (3, H, W) with H and W of at least {crop}, as Preprocessing.canvas does."
         )
 
 
-def _cut(canvas: Tensor, preprocessing: Preprocessing, recipe: Augmentation, rng: np.random.Generator) -> Tensor:
+def _cut(canvas: Tensor, preprocessing: Preprocessing, recipe: Augmentation, rng: Generator) -> Tensor:
     """Cut ``(3, crop, crop)`` out of a canvas."""
     if recipe.crop == "centre":
         return preprocessing.centre(canvas)
     height, width = canvas.shape[1:]
     crop = preprocessing.crop
     if recipe.crop == "random":
-        top, left = rng.integers(height - crop + 1), rng.integers(width - crop + 1)
+        top, left = int(rng.integers(height - crop + 1)), int(rng.integers(width - crop + 1))
         return canvas[:, top : top + crop, left : left + crop]
     top, left, rows, columns = _part(height, width, recipe, rng)
     part = canvas[:, top : top + rows, left : left + columns].unsqueeze(0)
@@ -113,7 +115,7 @@ def _cut(canvas: Tensor, preprocessing: Preprocessing, recipe: Augmentation, rng
     return functional.interpolate(part, size, mode="bicubic", antialias=True, align_corners=False)[0]
 
 
-def _part(height: int, width: int, recipe: Augmentation, rng: np.random.Generator) -> tuple[int, int, int, int]:
+def _part(height: int, width: int, recipe: Augmentation, rng: Generator) -> tuple[int, int, int, int]:
     """Draw top, left, height and width of a part, as torchvision's ``RandomResizedCrop`` does."""
     low, high = (math.log(ratio) for ratio in recipe.ratio)
     for _ in range(10):
@@ -121,20 +123,22 @@ def _part(height: int, width: int, recipe: Augmentation, rng: np.random.Generato
         ratio = math.exp(rng.uniform(low, high))
         columns, rows = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < columns <= width and 0 < rows <= height:
-            return int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1)), rows, columns
+            top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
+            return top, left, rows, columns
     # A strip: the largest part in the centre whose ratio is allowed.
     rows = min(height, round(width / recipe.ratio[0]))
     columns = min(width, round(height * recipe.ratio[1]))
     return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
-def _jitter(view: Tensor, recipe: Augmentation, rng: np.random.Generator) -> None:
+def _jitter(view: Tensor, recipe: Augmentation, rng: Generator) -> None:
     """Change the colours of one view in place: four steps in random order.
 
-    One view at a time stays in the processor's cache, which is faster than steps over whole batches, and keeps every
-    view independent of its batch to the last bit.
+    One view at a time stays in the processor's cache, which is faster than steps over whole batches, and
+    keeps every view independent of its batch to the last bit.
     """
-    factors = [1 + strength * rng.uniform(-1, 1) for strength in (recipe.brightness, recipe.contrast, recipe.saturation)]
+    strengths = (recipe.brightness, recipe.contrast, recipe.saturation)
+    factors = [1 + strength * rng.uniform(-1, 1) for strength in strengths]
     shift = recipe.hue * rng.uniform(-1, 1)
     for step in rng.permutation(4):
         if step == 0:
@@ -185,5 +189,5 @@ def adjust_hue(view: Tensor, shift: float) -> None:
 
 
 def _grey(view: Tensor) -> Tensor:
-    red, green, blue = view
-    return (red * _GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2])
+    grey = view[0] * _GREY[0]
+    return grey.add_(view[1], alpha=_GREY[1]).add_(view[2], alpha=_GREY[2])

@@ -1,12 +1,12 @@
-"""One picture from bytes, a file, a Pillow image, an array or a tensor: RGB and upright, or a refusal (layer: images).
+"""One picture from bytes, a file, a Pillow image, an array or a tensor (layer: images).
 
-Everything that a damaged, hostile or odd file can do ends here, in an `ImageError` that says what to do about it.
+It comes out RGB and upright. Whatever a damaged, hostile or odd file can do ends here, in an `ImageError`
+that says what to do about it.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import stat
 import threading
 import warnings
@@ -91,17 +91,19 @@ def decode(
 def _opened(data: bytes | Path, source: str, limits: Limits) -> Iterator[BinaryIO]:
     """Open encoded bytes for reading, after checks that cost nothing."""
     if isinstance(data, bytes):
-        _check_bytes(len(data), source, limits)
+        check_bytes(len(data), source, limits)
         yield io.BytesIO(data)
         return
     try:
-        facts = os.stat(data)  # noqa: PTH116 - Path.stat hides nothing, but a path with a NUL needs the ValueError
+        facts = data.stat()
         if stat.S_ISDIR(facts.st_mode):
             raise ImageError(source, "is a folder, not an image; give the files in it.")
         if not stat.S_ISREG(facts.st_mode):
             raise ImageError(source, "is not a regular file; copy the image into one.")
-        _check_bytes(facts.st_size, source, limits)
+        check_bytes(facts.st_size, source, limits)
         file = data.open("rb")
+    except ImageError:
+        raise
     except FileNotFoundError as error:
         raise ImageError(source, "does not exist; check the path.") from error
     except PermissionError as error:
@@ -120,20 +122,22 @@ def _parsed(file: BinaryIO, source: str) -> Image.Image:
         file.seek(0)
         start = file.read(12)
         if start[4:8] == b"ftyp" and start[8:12] in _HEIC_BRANDS:
-            raise ImageError(source, "is a HEIC photo, which Pillow can't read; export it as JPEG.") from error
-        reason = "is not an image that Pillow can read, or its beginning is damaged; export it as JPEG or PNG."
+            reason = "is a HEIC photo, which Pillow can't read; export it as JPEG."
+        else:
+            reason = "is not an image, or its beginning is damaged; export it as JPEG or PNG."
         raise ImageError(source, reason) from error
     except Image.DecompressionBombError as error:
         reason = "has more pixels than Pillow accepts (a decompression bomb?); make the image smaller."
         raise ImageError(source, reason) from error
 
 
-def _check_bytes(size: int, source: str, limits: Limits) -> None:
+def check_bytes(size: int, source: str, limits: Limits) -> None:
+    """Refuse a file by its size alone."""
     if size == 0:
         raise ImageError(source, "is empty (0 bytes); copy it again.")
     if size > limits.max_bytes:
-        reason = f"has {size:,} bytes, more than max_bytes={limits.max_bytes:,}; make it smaller or raise the limit."
-        raise ImageError(source, reason)
+        found = f"has {size:,} bytes, more than max_bytes={limits.max_bytes:,}"
+        raise ImageError(source, f"{found}; make it smaller or raise the limit.")
 
 
 def _check_size(size: tuple[int, int], source: str, limits: Limits) -> None:
@@ -178,11 +182,11 @@ def _rgb(picture: Image.Image, source: str) -> Image.Image:
             picture = picture.convert("LA")
         return picture.convert("RGB")
     except ValueError as error:
-        raise ImageError(source, f"has the colour mode {mode}, which is not supported; export it as RGB.") from error
+        raise ImageError(source, f"has the unsupported colour mode {mode}; export it as RGB.") from error
 
 
 def _grey8(values: NDArray[Any], source: str) -> NDArray[np.uint8]:
-    """Scale greys to 8 bits: integers from the 16-bit range, floats from 0..1, 0..255 or 0..65535, others by their own."""
+    """Scale greys to 8 bits: integers as 16 bits, floats from 0..1, 0..255 or 0..65535, else by range."""
     whole = values.dtype.kind in "iu"
     grey = values.astype(np.float64)
     finite = np.isfinite(grey)
@@ -201,7 +205,8 @@ def _from_array(array: NDArray[Any], source: str, limits: Limits) -> Image.Image
     shape = array.shape
     fits = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4))
     if array.dtype != np.uint8 or not fits:
-        raise ImageError(source, f"is an array of shape {shape} and type {array.dtype}; give {_ARRAY_SHAPES}.")
+        found = f"is an array of shape {shape} and type {array.dtype}"
+        raise ImageError(source, f"{found}; give {_ARRAY_SHAPES}.")
     _check_size((shape[1], shape[0]), source, limits)
     if len(shape) == 3 and shape[2] == 1:
         array = array[:, :, 0]
@@ -211,7 +216,8 @@ def _from_array(array: NDArray[Any], source: str, limits: Limits) -> Image.Image
 def _from_tensor(tensor: Tensor, source: str, limits: Limits) -> Image.Image:
     shape = tuple(tensor.shape)
     if len(shape) != 3 or shape[0] != 3 or not (tensor.dtype == torch.uint8 or tensor.is_floating_point()):
-        raise ImageError(source, f"is a tensor of shape {shape} and type {tensor.dtype}; give {_TENSOR_SHAPES}.")
+        found = f"is a tensor of shape {shape} and type {tensor.dtype}"
+        raise ImageError(source, f"{found}; give {_TENSOR_SHAPES}.")
     _check_size((shape[2], shape[1]), source, limits)
     values = tensor.detach().cpu()
     if values.dtype != torch.uint8:

@@ -1,7 +1,7 @@
 """Images in a folder tree, found without being opened (layer: images).
 
-Links to files and folders are followed. Every real folder is entered once, real ones before links to them, so a loop
-of links ends where it began and is listed; the order of the result is by path and does not depend on the disk.
+Links to files and folders are followed. Every real folder is entered once, real ones before links to them, so
+a loop of links ends where it began and is listed. The result is sorted by path, whatever the disk's order.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from talon_ocd.errors import DataError
 from talon_ocd.images.items import ImageItem, ImageSource, Skipped, display, key_of, natural
 
 SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .apng .webp .bmp .dib .gif .tif .tiff .avif .avifs .ppm .pgm .pbm .pnm .jp2 .tga"
-    .split()
+    f".{ending}"
+    for ending in (
+        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "bmp", "dib", "gif", "tif", "tiff"),
+        *("avif", "avifs", "ppm", "pgm", "pbm", "pnm", "jp2", "tga"),
+    )
 )
 
 
@@ -53,7 +56,7 @@ def scan_labelled(root: Path) -> ImageSource:
 
 
 def scan_stream(root: Path) -> ImageSource:
-    """List all images below a folder, sorted by path; those in sub-folders carry the first one's name as label."""
+    """List all images below a folder by path; the label is the first folder below ``root``, if any."""
     walk = _Walk(root)
     walk.enter()
     return ImageSource(display(root), walk.items, walk.skipped, walk.ignored)
@@ -80,7 +83,7 @@ class _Walk:
         self.skipped.append(Skipped(source, reason))
 
     def enter(self) -> None:
-        """Visit real folders first, then links to folders and to files, each in order of path; sort at the end."""
+        """Visit real folders first, then links to folders, then links to files; sort at the end."""
         pending = [("", False)]
         links: list[str] = []
         while pending or links:
@@ -101,15 +104,16 @@ class _Walk:
             facts = path.stat()
             identity = (facts.st_dev, facts.st_ino)
             if identity in self._folders:
-                self.skip(display(path), "is a link to a folder that is already in the list; remove the link.")
+                self.skip(display(path), "leads to a folder that is already in the list; remove the link.")
                 return []
             self._folders.add(identity)
             with os.scandir(path) as entries:
                 listing = sorted(entries, key=lambda entry: natural(entry.name))
         except OSError as error:
+            reason = f"can't be read ({error.strerror}); change its permissions."
             if not relative:
-                raise DataError(f"{display(path)} can't be read ({error.strerror}); change its permissions.") from error
-            self.skip(display(path), f"can't be read ({error.strerror}); change its permissions.")
+                raise DataError(f"{display(path)} {reason}") from error
+            self.skip(display(path), reason)
             return []
         real = os.path.realpath(path)
         folders = []
@@ -139,7 +143,7 @@ class _Walk:
         if not stat.S_ISREG(facts.st_mode):
             self.skip(display(path), "is not a regular file; copy the image into one.")
         elif resolved in self._files:
-            self.skip(display(path), f"is a link to {display(resolved)}, which is already in the list; remove it.")
+            self.skip(display(path), f"leads to {display(resolved)}, already in the list; remove the link.")
         else:
             self._files.add(resolved)
             label = display(relative.split("/", 1)[0]) if "/" in relative else None

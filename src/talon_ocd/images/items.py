@@ -1,4 +1,4 @@
-"""What a source is made of: an image that can be loaded when it is needed, or the reason why not (layer: images)."""
+"""What a source is made of: images to load when they are needed, and what was left out (layer: images)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ImageSource:
 
 
 def display(path: str | os.PathLike[str]) -> str:
-    r"""Return a path as text that any UTF-8 file or terminal can take; bytes that are no text become ``\xNN``.
+    r"""Return a path as text that any UTF-8 file can take; bytes that are no text become ``\xNN``.
 
     >>> display("caf\udce9.jpg")
     'caf\\xe9.jpg'
@@ -93,10 +93,11 @@ def natural(path: str) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     ['a9', 'a10', 'b/1']
     """
     parts = path.replace(os.sep, "/").split("/")
-    return tuple(
-        tuple((0, int(run), run) if run.isdigit() and run.isascii() else (1, 0, run) for run in _NUMBER.split(part) if run)
-        for part in parts
-    )
+    return tuple(tuple(_run(run) for run in _NUMBER.split(part) if run) for part in parts)
+
+
+def _run(run: str) -> tuple[int, int, str]:
+    return (0, int(run), run) if _NUMBER.fullmatch(run) else (1, 0, run)
 
 
 def file_key(path: Path) -> str:

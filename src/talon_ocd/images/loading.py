@@ -26,7 +26,7 @@ _AHEAD = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """Images that go through the backbone together; ``canvases[i]`` is ``(3, H, W)`` uint8 of ``items[i]``."""
+    """Images that go through the backbone together; each canvas is ``(3, H, W)`` uint8."""
 
     items: list[ImageItem]
     canvases: list[Tensor]
@@ -40,8 +40,8 @@ def load_canvases(
 ) -> Iterator[Loaded]:
     """Yield every item with its canvas, or with the reason why it has none, in order.
 
-    A sequence is decoded ahead by ``workers`` threads (0: none). A lazy iterable, such as standard input, is taken one
-    by one: each image comes out before the next one is asked for.
+    A sequence is decoded ahead by ``workers`` threads (0: none). A lazy iterable, such as standard input, is
+    taken one by one: each image comes out before the next one is asked for.
     """
     if workers < 0:
         raise ConfigError(f"workers={workers} must be 0 (no threads) or more.")
@@ -107,4 +107,5 @@ def _load(item: ImageItem, preprocessing: Preprocessing, limits: Limits) -> Tens
     except MemoryError:
         return ImageError(item.source, "needs more memory than there is; make the image smaller.")
     except Exception as error:  # a stream never dies of one image
-        return ImageError(item.source, f"could not be loaded ({type(error).__name__}: {error}); export it again.")
+        found = f"could not be loaded ({type(error).__name__}: {error})"
+        return ImageError(item.source, f"{found}; export it again.")

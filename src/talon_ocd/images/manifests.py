@@ -1,6 +1,6 @@
 """Images listed in a CSV or JSON Lines file with the columns ``path`` and ``label`` (layer: images).
 
-Paths are relative to the manifest, rows keep their order, and a row that can't be used is listed with its line.
+Paths are relative to the manifest, rows keep their order, and a row that can't be used is listed by its line.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def _item(
     if not stat.S_ISREG(facts.st_mode):
         return "is not a regular file; list the images one by one."
     if resolved in seen:
-        other = f" as {seen[resolved]!r}; keep the right label" if seen[resolved] != label else "; keep one of them"
-        return f"is already in the list{other}."
+        if seen[resolved] == label:
+            return "is already in the list; remove the row."
+        return f"is already in the list with the label {seen[resolved]!r}; keep the right one."
     seen[resolved] = label
     return ImageItem(display(path), None if label is None else display(label), key_of(resolved, facts), path)
 
@@ -71,7 +72,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, object] | str]]:
         # utf-8-sig: Excel writes a mark first; surrogateescape: file names of any bytes survive.
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        raise DataError(f"{display(path)} can't be read ({error.strerror}); check the path and its permissions.") from error
+        raise DataError(
+            f"{display(path)} can't be read ({error.strerror}); change its permissions."
+        ) from error
     yield from _json_rows(path, text) if path.suffix.lower() == ".jsonl" else _csv_rows(path, text)
 
 
@@ -84,13 +87,15 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, object] | 
         if "path" not in header:
             found = ", ".join(header) or "none"
             raise DataError(
-                f"{display(path)} has no column path (columns: {display(found)}); its first line must be path,label."
+                f"{display(path)} has no column path (columns: {display(found)}); "
+                "its first line must be path,label."
             )
         for row in reader:
             if row:
                 yield reader.line_num, dict(zip(header, row, strict=False))
     except csv.Error as error:
-        raise DataError(f"{display(path)}:{reader.line_num} is not CSV ({error}); check its quotes.") from error
+        where = f"{display(path)}:{reader.line_num}"
+        raise DataError(f"{where} is not CSV ({error}); check its quotes.") from error
 
 
 def _columns(cells: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Where images come from: a folder, a manifest, an archive, or paths on standard input (layer: images).
 
-`labelled` lists training images, `stream` lists images to decide on; neither opens an image. What can't be used is
-listed in ``skipped`` with its reason; a source without anything usable is refused.
+`labelled` lists training images, `stream` lists images to decide on; neither opens an image. What can't be
+used is listed in ``skipped`` with its reason; a source without anything usable is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KINDS = "a folder, a .csv or .jsonl manifest, or a .tar, .tar.gz or .tgz archiv
 def labelled(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
     """List training images with their labels.
 
-    ``spec`` is a folder with a folder a class, a manifest with the columns path and label, or an archive of class
+    ``spec`` is a folder of class folders, a manifest with the columns path and label, or an archive of class
     folders. Raises `DataError` when fewer than 2 images can be used.
     """
     path = _existing(spec)
@@ -61,11 +61,13 @@ def labelled(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
 def stream(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
     """List images to decide on: folders and archives sorted by path, manifests in their own order.
 
-    Labels are kept where the structure gives them: they are for measuring, not for deciding. One image file is a
-    stream too. For ``-`` (paths on standard input) use `stdin_items`.
+    Labels are kept where the structure gives them: they are for measuring, not for deciding. One image file
+    is a stream too. For ``-`` (paths on standard input) use `stdin_items`.
     """
     if str(spec) == "-":
-        raise DataError("'-' means paths on standard input, which has no list; read it with stdin_items(sys.stdin).")
+        raise DataError(
+            "'-' means paths on standard input, which can't be listed; use stdin_items(sys.stdin)."
+        )
     path = _existing(spec)
     name = path.name.lower()
     if path.is_dir():
@@ -77,7 +79,7 @@ def stream(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
     elif folders.is_image_name(name):
         source = ImageSource(display(path), [file_item(path)], [])
     else:
-        raise DataError(f"{display(path)} is not a source of images; give an image, {_KINDS}, or - for standard input.")
+        raise DataError(f"{display(path)} is not a source of images; give an image, {_KINDS}.")
     return _enough(source, 1, "images")
 
 
@@ -107,10 +109,11 @@ def _existing(spec: str | Path) -> Path:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError(f"{display(path)} does not exist; check the path (now in {display(Path.cwd())}).") from error
+        here = display(Path.cwd())
+        raise DataError(f"{display(path)} does not exist; check the path (looked from {here}).") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DataError(f"{display(path)} can't be read ({reason}); check the path and its permissions.") from error
+        raise DataError(f"{display(path)} can't be read ({reason}); change its permissions.") from error
     return path
 
 
@@ -123,7 +126,7 @@ def _enough(source: ImageSource, least: int, what: str) -> ImageSource:
         first = source.skipped[0]
         remedy = f"{len(source.skipped)} were left out, the first: {first.source} {first.reason}"
     elif source.ignored:
-        remedy = f"its {source.ignored} files have other endings than .jpg, .png, .webp ...; give the right folder."
+        remedy = f"its {source.ignored} files don't end in .jpg, .png, .webp ...; give the right folder."
     else:
         remedy = "give the folder, manifest or archive that holds the images."
     raise DataError(f"{found}, at least {least} {'is' if least == 1 else 'are'} needed; {remedy}")

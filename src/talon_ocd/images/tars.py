@@ -1,7 +1,7 @@
 """Images in a tar archive, read in place and never extracted (layer: images).
 
-Members of a plain ``.tar`` are read by their offset. A compressed archive can't be entered in the middle: its images
-are copied once into one nameless temporary file, which disappears with the last item.
+Members of a plain ``.tar`` are read by their offset. A compressed archive can't be entered in the middle: its
+images are copied once into one nameless temporary file, which disappears with the last item.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from talon_ocd.errors import DataError, ImageError
-from talon_ocd.images.decode import LIMITS, Limits
+from talon_ocd.images.decode import LIMITS, Limits, check_bytes
 from talon_ocd.images.folders import is_hidden, is_image_name
 from talon_ocd.images.items import ImageItem, ImageSource, Skipped, display, file_key, natural
 
@@ -58,9 +58,7 @@ class Member:
 
     def read(self, source: str, limits: Limits) -> bytes:
         """Return the encoded image; raises `ImageError`."""
-        if self.size > limits.max_bytes:
-            reason = f"has {self.size:,} bytes, more than max_bytes={limits.max_bytes:,}; make it smaller or raise the limit."
-            raise ImageError(source, reason)
+        check_bytes(self.size, source, limits)
         try:
             if isinstance(self.archive, Spool):
                 data = self.archive.read(self.offset, self.size)
@@ -69,7 +67,8 @@ class Member:
                     file.seek(self.offset)
                     data = file.read(self.size)
         except OSError as error:
-            raise ImageError(source, f"can't be read ({error.strerror}); is the archive still there?") from error
+            reason = f"can't be read ({error.strerror}); is the archive still there?"
+            raise ImageError(source, reason) from error
         if len(data) < self.size:
             raise ImageError(source, "ends too early; the archive is truncated or changed: copy it again.")
         return data
@@ -155,8 +154,10 @@ class _Listing:
     def _take(
         self, archive: tarfile.TarFile, name: PurePosixPath, member: tarfile.TarInfo, spool: Spool | None
     ) -> None:
-        if member.size > self.limits.max_bytes:
-            self.skip(name, f"has {member.size:,} bytes, more than max_bytes={self.limits.max_bytes:,}; make it smaller.")
+        try:
+            check_bytes(member.size, name.name, self.limits)
+        except ImageError as error:
+            self.skip(name, error.reason)
             return
         if name in self.members:
             self.skip(name, "is in the archive twice; the later one counts.")
