@@ -160,7 +160,7 @@ def _matched(truth: npt.NDArray[Any], ids: npt.NDArray[Any], old: Bools, top_k: 
 def _best_cells(rows: Ints, columns: Ints, value: Ints) -> Bools:
     """Return which cells of a sparse table an assignment of columns to rows picks to maximise their sum.
 
-    Each column also gets a row of its own that is worth nothing, so that a full matching always exists; adding
+    Each column also gets a row of its own that is worth nothing, so that a full matching exists; adding
     1 to every edge keeps those edges explicit and changes all full matchings alike. The table never becomes
     dense: 2,000 classes by 20,000 ids would take 320 MB and twenty times as long.
     """
@@ -217,7 +217,7 @@ def _is_old(truth: npt.NDArray[Any], known: KnownClasses) -> Bools:
     names = _array(known, "known_classes")
     if len(names) and (names.dtype.kind == "U") != (truth.dtype.kind == "U"):
         raise DataError(
-            f"known_classes holds values such as {names[0].item()!r} but labels are like {truth[0].item()!r}; "
+            f"known_classes holds {names[0].item()!r} but labels such as {truth[0].item()!r}; "
             "use the same kind (ints or text) for both."
         )
     return np.isin(truth, names) if len(names) else np.zeros(len(truth), dtype=np.bool_)

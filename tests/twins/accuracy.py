@@ -1,4 +1,4 @@
-"""Slow, obvious versions of the clustering scores: every permutation, and the reference code's square matrix."""
+"""Slow, obvious clustering scores: every permutation, and the square matrix of the reference code."""
 
 from __future__ import annotations
 
