@@ -9,21 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from talon_ocd.errors import BackboneError, ConfigError
 from talon_ocd.images.transforms import Preprocessing
 
 Scope = Literal["norms", "block", "head"]
 
 
 class Backbone(nn.Module, ABC):
-    """An encoder split in two: ``trunk`` never needs gradients, ``head`` is all that training and adaptation may touch.
+    """An encoder split in two: ``trunk`` never needs gradients, ``head`` is all that may move.
 
-    The head runs once for the decision and for the adaptation gradient alike, and trunk outputs can be cached. A
-    backbone is always in evaluation mode: none of the supported ones has dropout, and BatchNorm statistics stay fixed.
+    The head runs once for decision and adaptation gradient alike, and trunk outputs can be cached. A backbone
+    is always in evaluation mode: no dropout, and BatchNorm statistics stay fixed.
 
     Attributes:
         family: ``clip``, ``dino``, ... : what presets look at.
@@ -35,7 +36,7 @@ class Backbone(nn.Module, ABC):
         feature_size: D.
     """
 
-    family: ClassVar[str]
+    family: str
     name: str
     preprocessing: Preprocessing
     trunk: nn.Module
@@ -50,12 +51,17 @@ class Backbone(nn.Module, ABC):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode normalised pixels ``(B, 3, H, W)`` into raw features ``(B, D)``."""
+        if pixels.ndim != 4 or pixels.shape[1] != 3:
+            raise BackboneError(
+                f"pixels have shape {tuple(pixels.shape)}; a backbone takes (B, 3, H, W): "
+                "preprocessing.pixels makes them from canvases."
+            )
         features: Tensor = self.head(self.trunk(pixels))
         return features
 
     def train(self, mode: bool = True) -> Backbone:
         """Stay in evaluation mode, whatever is asked (see the class docstring)."""
-        return super().train(False)  # type: ignore[return-value]
+        return super().train(False)
 
     @abstractmethod
     def head_parameter_names(self, scope: Scope) -> list[str]:
@@ -67,7 +73,10 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def architecture(self) -> dict[str, Any]:
-        """Return plain data from which ``from_architecture`` builds the same network without weights."""
+        """Return plain data from which ``from_architecture`` builds the same network without weights.
+
+        ``kind`` says which class builds it, ``name`` what the user asked for; all values survive JSON.
+        """
 
     @classmethod
     @abstractmethod
@@ -75,9 +84,23 @@ class Backbone(nn.Module, ABC):
         """Build the network with random weights; the caller loads the saved ones."""
 
     def trunk_fingerprint(self) -> str:
-        """Return a checksum of trunk weights, preprocessing and hidden shape: equal means equal trunk outputs."""
-        digest = hashlib.sha256(json.dumps([self.preprocessing.to_dict(), self.hidden_shape]).encode())
+        """Return a checksum of trunk, architecture and preprocessing: equal means equal trunk outputs.
+
+        The name is left out: the same encoder fetched by hub id or read from a folder shares its cache.
+        """
+        structure = {key: value for key, value in self.architecture().items() if key != "name"}
+        facts = [structure, self.preprocessing.to_dict(), self.hidden_shape]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for key, value in sorted(self.trunk.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:32]
+
+
+def check_size(name: str, value: object, least: int, multiple: int = 1) -> int:
+    """Return ``value`` if it is an int of at least ``least`` that ``multiple`` divides; else refuse it."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < least or value % multiple:  # type: ignore[operator]
+        also = f" and divisible by {multiple}" if multiple > 1 else ""
+        raise ConfigError(f"{name}={value!r}: {name} must be a whole number of at least {least}{also}.")
+    return value  # type: ignore[return-value]
