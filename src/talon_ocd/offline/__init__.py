@@ -1,1 +1,40 @@
-"""offline."""
+"""The offline room: from labelled images to a trained head and class prototypes (section 3.1 of the method).
+
+Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk outputs, computed once; kept by
+``row_store`` and ``cache_folder``), ``views``, ``training_state`` and ``trainer`` (the loop),
+``features`` and ``geometry`` (what comes out),
+``calibrate`` (the rehearsal that chooses the threshold) and ``fit`` (all of it, in order).
+"""
+
+from talon_ocd.offline.calibrate import Calibration, calibrate
+from talon_ocd.offline.features import class_means, encode
+from talon_ocd.offline.fit import Fitted, Fitting
+from talon_ocd.offline.geometry import Angles, angles
+from talon_ocd.offline.losses import Classifier, margin_logits, offline_loss, supcon
+from talon_ocd.offline.schedule import learning_rate
+from talon_ocd.offline.trainer import TrainingReport, train_head
+from talon_ocd.offline.trunk_cache import TrunkCache, TrunkOutputs
+from talon_ocd.offline.views import CachedViews, FreshViews, Views
+
+__all__ = [
+    "Angles",
+    "CachedViews",
+    "Calibration",
+    "Classifier",
+    "Fitted",
+    "Fitting",
+    "FreshViews",
+    "TrainingReport",
+    "TrunkCache",
+    "TrunkOutputs",
+    "Views",
+    "angles",
+    "calibrate",
+    "class_means",
+    "encode",
+    "learning_rate",
+    "margin_logits",
+    "offline_loss",
+    "supcon",
+    "train_head",
+]

@@ -1,0 +1,227 @@
+"""Trains the head on pairs of views (layer: offline; section 3.1.1): AdamW, a learning rate for each epoch.
+
+The same seed gives the same weights, bit by bit, whether or not the run was interrupted in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from talon_ocd.config import OfflineConfig
+from talon_ocd.errors import DataError, TalonError, nearest
+from talon_ocd.offline.losses import Classifier, offline_loss, random_weights
+from talon_ocd.offline.schedule import learning_rate
+from talon_ocd.offline.training_state import TrainingState, fingerprint, resume, save
+from talon_ocd.offline.views import CachedViews, FreshViews, Views
+from talon_ocd.progress import SILENT, Progress, Task
+
+__all__ = ["CachedViews", "FreshViews", "TrainingReport", "Views", "train_head"]
+
+BETAS = (0.9, 0.999)
+PARTS = ("loss", "supcon", "classifier")
+LOOK_EVERY = 16
+"""Steps between two looks at the loss; each one waits for the device."""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """What a training did; ``losses`` has one entry an epoch, resumed ones included."""
+
+    epochs: int
+    resumed_from: int
+    losses: list[dict[str, float]]
+    seconds: float
+    images_per_second: float
+    classifier_weights: Tensor
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, without the weights."""
+        return {name: value for name, value in vars(self).items() if name != "classifier_weights"}
+
+
+def train_head(
+    head: nn.Module,
+    parameter_names: Sequence[str],
+    views: Views,
+    labels: Tensor,
+    initial_weights: Tensor | None,
+    config: OfflineConfig,
+    seed: int,
+    progress: Progress = SILENT,
+    checkpoint: Path | None = None,
+) -> TrainingReport:
+    """Train ``head`` in place on images with labels ``(N,)`` and return how it went.
+
+    Args:
+        head: hidden -> raw features ``(B, D)``; a network in evaluation mode.
+        parameter_names: which of its parameters move.
+        views: gives pairs of views by image number, 0 to N - 1.
+        labels: classes from 0 to C - 1.
+        initial_weights: start of the classifier ``(C, D)``; drawn if ``None`` or if the config says so.
+        config: settings of the training.
+        seed: decides order, views and random weights.
+        progress: told the losses.
+        checkpoint: file that makes the run resumable; it is left behind for the caller to delete.
+    """
+    started = time.perf_counter()
+    weights = _starting_weights(head, views, labels, initial_weights, config, seed)
+    parameters = _named(head, parameter_names)
+    device = next(iter(parameters.values())).device
+    classifier = Classifier(config.classifier, weights).to(device)
+    labels = labels.to(device)
+    run = _Run(head, parameters, classifier, views, labels, config, seed)
+    state, mark = run.state, ""
+    if checkpoint and config.epochs:
+        mark = fingerprint(config, labels, seed, head, parameter_names, classifier)
+        resume(state, checkpoint, mark, progress)
+    done = state.epoch
+    if done < config.epochs:
+        with _requiring_grad(parameters), progress.task("Training", config.epochs * len(labels)) as task:
+            task.advance(done * len(labels))
+            while state.epoch < config.epochs:
+                run.epoch(task)
+                if checkpoint:
+                    save(state, checkpoint, mark, progress)
+    seconds = time.perf_counter() - started
+    speed = (config.epochs - done) * len(labels) / seconds
+    return TrainingReport(config.epochs, done, state.losses, seconds, speed, classifier.weight.detach())
+
+
+class _Run:
+    """The loop itself."""
+
+    def __init__(
+        self,
+        head: nn.Module,
+        parameters: dict[str, nn.Parameter],
+        classifier: Classifier,
+        views: Views,
+        labels: Tensor,
+        config: OfflineConfig,
+        seed: int,
+    ) -> None:
+        self._head, self._classifier, self._views = head, classifier, views
+        self._labels, self._config, self._seed = labels, config, seed
+        groups = [{"params": list(parameters.values())}, {"params": list(classifier.parameters())}]
+        fused = labels.device.type in ("cpu", "cuda")
+        optimizer = torch.optim.AdamW(groups, betas=BETAS, weight_decay=config.weight_decay, fused=fused)
+        named = {f"head.{name}": parameter for name, parameter in parameters.items()}
+        named.update((f"classifier.{name}", parameter) for name, parameter in classifier.named_parameters())
+        self.state = TrainingState(named, optimizer)
+
+    def epoch(self, task: Task) -> None:
+        """Go through all images once."""
+        epoch, count = self.state.epoch, len(self._labels)
+        self._set_rates(epoch)
+        order = torch.randperm(count, generator=_generator(self._seed, "order", epoch))
+        draws = _generator(self._seed, "views", epoch)
+        size = self._config.batch_size
+        batches = [order[start : start + size] for start in range(0, count, size)]
+        losses = torch.zeros(len(batches), len(PARTS), device=self._labels.device)
+        for number, index in enumerate(batches):
+            self._step(index, draws, losses[number])
+            facts: dict[str, float | str] = {}
+            if number % LOOK_EVERY == LOOK_EVERY - 1 or number == len(batches) - 1:
+                facts["loss"] = self._check(losses[: number + 1], epoch)
+            task.advance(len(index), **facts)
+        sizes = torch.tensor([len(index) for index in batches], dtype=losses.dtype, device=losses.device)
+        means = (losses * sizes[:, None]).sum(dim=0) / count
+        self.state.losses.append(dict(zip(PARTS, means.tolist(), strict=True)))
+        self.state.epoch += 1
+
+    def _step(self, index: Tensor, draws: torch.Generator, losses: Tensor) -> None:
+        labels = self._labels[index.to(self._labels.device)]
+        # One forward for both views: no layer mixes images, so this equals two.
+        features = F.normalize(self._head(torch.cat(self._views.pair(index, draws))).float(), dim=1)
+        view1, view2 = features[: len(index)], features[len(index) :]
+        parts = offline_loss(view1, view2, labels, self._classifier, self._config)
+        self.state.optimizer.zero_grad()
+        parts["loss"].backward()  # type: ignore[no-untyped-call]
+        self.state.optimizer.step()
+        torch.stack([parts[name].detach() for name in PARTS], out=losses)
+
+    def _set_rates(self, epoch: int) -> None:
+        config = self._config
+        bases = (config.lr_encoder, config.lr_classifier)
+        for group, base in zip(self.state.optimizer.param_groups, bases, strict=True):
+            group["lr"] = learning_rate(
+                epoch, base, config.epochs, config.warmup_epochs, config.warmup_start, config.lr_floor
+            )
+
+    def _check(self, losses: Tensor, epoch: int) -> float:
+        """Return the last loss; refuse to go on with one that is no number."""
+        values, config = losses[:, 0].tolist(), self._config
+        wrong = [step for step, value in enumerate(values) if not math.isfinite(value)]
+        if wrong:
+            raise TalonError(
+                f"the training loss became {values[wrong[0]]} in epoch {epoch + 1}, step {wrong[0] + 1}; "
+                f"lower lr_encoder={config.lr_encoder:g} or lr_classifier={config.lr_classifier:g}."
+            )
+        return float(values[-1])
+
+
+def _starting_weights(
+    head: nn.Module,
+    views: Views,
+    labels: Tensor,
+    initial: Tensor | None,
+    config: OfflineConfig,
+    seed: int,
+) -> Tensor:
+    """Return the classifier's first weights ``(C, D)``, after a look at the labels."""
+    if labels.ndim != 1 or len(labels) == 0:
+        raise DataError(
+            f"labels have shape {tuple(labels.shape)}; give one class an image (N,), N of 1 or more."
+        )
+    classes = int(labels.max()) + 1 if initial is None else len(initial)
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise DataError(f"labels go from {found} but there are {classes} classes; use 0 to {classes - 1}.")
+    if initial is not None and config.classifier_init == "class-means":
+        return initial.float()
+    if initial is None:
+        with torch.no_grad():
+            hidden, _ = views.pair(torch.zeros(1, dtype=torch.int64), _generator(seed, "probe", 0))
+            size = head(hidden).shape[1]
+    else:
+        size = initial.shape[1]
+    return random_weights(classes, size, _generator(seed, "weights", 0))
+
+
+def _named(head: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
+    known = dict(head.named_parameters())
+    for name in names:
+        if name not in known:
+            raise DataError(f"the head has no parameter {name!r}.{nearest(name, known)}")
+    if not names:
+        raise DataError("no parameter of the head is to be trained (0 names given); name at least one.")
+    return {name: known[name] for name in names}
+
+
+@contextmanager
+def _requiring_grad(parameters: dict[str, nn.Parameter]) -> Iterator[None]:
+    before = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    try:
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(before[name])
+            parameter.grad = None
+
+
+def _generator(seed: int, purpose: str, number: int) -> torch.Generator:
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)

@@ -1,0 +1,78 @@
+"""Pairs of random views for training (layer: offline): from the cache, or fresh at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from talon_ocd.backbones.base import Backbone
+from talon_ocd.errors import ConfigError, ImageError
+from talon_ocd.images.augment import view_seed
+from talon_ocd.images.items import ImageItem
+from talon_ocd.images.loading import load_canvases
+from talon_ocd.offline.trunk_cache import TrunkOutputs, view_pixels
+
+
+class Views(Protocol):
+    """Where training takes two views of the same images from."""
+
+    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return hidden ``(B, *hidden_shape)`` of two random views of each image ``index`` ``(B,)``."""
+
+
+class CachedViews:
+    """Two distinct ones of the cached views 1 to V, drawn for each image; ``views`` lowers V."""
+
+    def __init__(self, outputs: TrunkOutputs, views: int | None = None) -> None:
+        self._outputs = outputs
+        self.views = outputs.views if views is None else min(views, outputs.views)
+        if self.views < 2:
+            raise ConfigError(
+                f"{self.views} cached views an image make no pair; use views=2 or more, or 0 (fresh ones)."
+            )
+
+    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return two cached views of each image."""
+        first = torch.randint(self.views, index.shape, generator=generator)
+        step = torch.randint(1, self.views, index.shape, generator=generator)
+        second = (first + step) % self.views
+        return self._outputs.take(index, first + 1), self._outputs.take(index, second + 1)
+
+
+class FreshViews:
+    """Decodes, augments and runs the trunk at every step: as the released code does, and as slow."""
+
+    def __init__(
+        self,
+        items: Sequence[ImageItem],
+        backbone: Backbone,
+        augmentation: str = "talon",
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._items, self._backbone = items, backbone
+        self._augmentation, self._seed, self._device = augmentation, seed, device
+
+    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return two views of each image that nobody has seen before."""
+        items = [self._items[at] for at in index.tolist()]
+        canvases = [_canvas(canvas) for _, canvas in load_canvases(items, self._backbone.preprocessing)]
+        draws = torch.randint(1, 2**62, (2, len(items)), generator=generator).tolist()
+        first, second = (self._look(items, canvases, numbers) for numbers in draws)
+        return first, second
+
+    def _look(self, items: Sequence[ImageItem], canvases: Sequence[Tensor], draws: Sequence[int]) -> Tensor:
+        seeds = [view_seed(self._seed, item.key, draw) for item, draw in zip(items, draws, strict=True)]
+        with torch.no_grad():
+            pixels = view_pixels(canvases, self._backbone.preprocessing, self._augmentation, seeds)
+            hidden: Tensor = self._backbone.trunk(pixels.to(self._device))
+        return hidden
+
+
+def _canvas(loaded: Tensor | ImageError) -> Tensor:
+    if isinstance(loaded, ImageError):
+        raise loaded
+    return loaded
