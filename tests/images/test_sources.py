@@ -4,6 +4,7 @@ import io
 import json
 import os
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from talon_ocd.errors import DataError, ImageError
+from talon_ocd.errors import DataError, ImageError, StorageError
 from talon_ocd.images import (
     ImageSource,
     Limits,
@@ -302,8 +304,7 @@ def test_damaged_tar(tmp_path: Path, ending: str) -> None:
     archive.write_bytes(archive.read_bytes()[:40_000])
     source = stream(archive)
     assert 5 < len(source.items) < 20
-    if ending == ".tgz":
-        assert "ends too early" in source.skipped[-1].reason
+    assert "ends too early" in source.skipped[-1].reason
     for data in (b"", b"no archive at all", archive.read_bytes()[:20]):
         archive.write_bytes(data)
         with pytest.raises(DataError, match=r"can't be read as|no images"):
@@ -312,6 +313,16 @@ def test_damaged_tar(tmp_path: Path, ending: str) -> None:
     if ending == ".tar":
         with pytest.raises(ImageError, match="is the archive still there"):
             source.items[0].load()
+
+
+def test_a_full_disk_is_no_end_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        stream(pack(tmp_path / "x.tgz", PACKED))
 
 
 def test_tar_with_a_member_twice(tmp_path: Path) -> None:
@@ -351,3 +362,10 @@ def test_pictures_in_memory() -> None:
     assert len({item.key for item in source.items}) == 4
     with pytest.raises(DataError, match="4 pictures came with 1 labels"):
         in_memory(pictures, ["a"])
+
+
+def test_a_damaged_picture_in_memory_is_refused_when_loaded() -> None:
+    data = encoded(photo(200, 200))
+    (item,) = in_memory([Image.open(io.BytesIO(data[: len(data) // 2]))]).items
+    with pytest.raises(ImageError, match="truncated"):
+        item.load()

@@ -36,6 +36,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_OUTSIDE = ("EPS", "WMF")
+"""Formats that Pillow hands to other programs; never for files from strangers."""
 _HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 _ARRAY_SHAPES = "a uint8 array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)"
 _TENSOR_SHAPES = "a tensor (3, H, W), uint8 or float between 0 and 1"
@@ -63,7 +65,8 @@ def decode(
         data: encoded bytes, a file, a Pillow image, a uint8 array or a ``(3, H, W)`` tensor.
         source: what to call the image in a refusal.
         limits: the largest image to decode.
-        shorter_side: a JPEG may be decoded at a fraction of its size, with a shorter side of at least this.
+        shorter_side: what the picture will be resized to; a large JPEG is then decoded at a fraction of its
+            size, with a shorter side of at least twice this, so that the resize still has the last word.
     """
     if isinstance(data, Tensor):
         return _from_tensor(data, source, limits)
@@ -76,7 +79,7 @@ def decode(
             with _opened(data, source, limits) as file, _parsed(file, source) as picture:
                 _check_size(picture.size, source, limits)
                 if shorter_side is not None:
-                    picture.draft("RGB", (shorter_side, shorter_side))
+                    picture.draft("RGB", (2 * shorter_side, 2 * shorter_side))
                 return _upright(picture, source, limits)
     except ImageError:
         raise
@@ -116,8 +119,10 @@ def _opened(data: bytes | Path, source: str, limits: Limits) -> Iterator[BinaryI
 
 def _parsed(file: BinaryIO, source: str) -> Image.Image:
     """Read the header only."""
+    Image.init()
+    formats = [name for name in Image.ID if name not in _OUTSIDE]
     try:
-        return Image.open(file)
+        return Image.open(file, formats=formats)
     except UnidentifiedImageError as error:
         file.seek(0)
         start = file.read(12)
@@ -188,7 +193,7 @@ def _rgb(picture: Image.Image, source: str) -> Image.Image:
 def _grey8(values: NDArray[Any], source: str) -> NDArray[np.uint8]:
     """Scale greys to 8 bits: integers as 16 bits, floats from 0..1, 0..255 or 0..65535, else by range."""
     whole = values.dtype.kind in "iu"
-    grey = values.astype(np.float64)
+    grey = values.astype(np.float32)
     finite = np.isfinite(grey)
     if not finite.any():
         raise ImageError(source, "has no finite grey value; export it again.")
@@ -198,7 +203,8 @@ def _grey8(values: NDArray[Any], source: str) -> NDArray[np.uint8]:
     top = next((top for top in tops if low >= 0 and high <= top), None)
     if top is None:
         grey, top = grey - low, (high - low) or 1.0
-    return np.rint(grey * (255.0 / top)).astype(np.uint8)
+    scaled: NDArray[np.uint8] = np.rint(grey * np.float32(255.0 / top)).astype(np.uint8)
+    return scaled
 
 
 def _from_array(array: NDArray[Any], source: str, limits: Limits) -> Image.Image:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,12 +85,10 @@ class _Walk:
 
     def enter(self) -> None:
         """Visit real folders first, then links to folders, then links to files; sort at the end."""
-        pending = [("", False)]
-        links: list[str] = []
+        pending, links = [""], deque[str]()
         while pending or links:
-            relative, by_link = pending.pop() if pending else (links.pop(0), True)
-            folders = self._folder(relative, by_link)
-            pending += [(path, False) for path, linked in reversed(folders) if not linked]
+            folders = self._folder(pending.pop() if pending else links.popleft())
+            pending += [path for path, linked in reversed(folders) if not linked]
             links += [path for path, linked in folders if linked]
         for relative, resolved in self._linked_later:
             self._file(relative, resolved)
@@ -97,7 +96,7 @@ class _Walk:
         self.skipped.sort(key=lambda skipped: natural(skipped.source))
         self.top_folders.sort(key=natural)
 
-    def _folder(self, relative: str, by_link: bool) -> list[tuple[str, bool]]:
+    def _folder(self, relative: str) -> list[tuple[str, bool]]:
         """Take the files of one folder; return its sub-folders and whether each is a link."""
         path = self.root / relative
         try:

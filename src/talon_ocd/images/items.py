@@ -131,8 +131,11 @@ def _content_key(picture: Picture | bytes) -> str:
     if isinstance(picture, bytes):
         digest.update(picture)
     elif isinstance(picture, Image.Image):
-        digest.update(f"{picture.mode}{picture.size}{picture.getpalette()}".encode())
-        digest.update(picture.tobytes())
+        try:
+            digest.update(f"{picture.mode}{picture.size}{picture.getpalette()}".encode())
+            digest.update(picture.tobytes())
+        except Exception:  # a damaged file, opened but not decoded yet: its refusal comes when it is loaded
+            return "damaged"
     else:
         array = picture.detach().cpu().numpy() if isinstance(picture, Tensor) else picture
         digest.update(f"{array.dtype}{array.shape}".encode())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from talon_ocd.errors import DataError, ImageError
+from talon_ocd.errors import DataError, ImageError, StorageError
 from talon_ocd.images.decode import LIMITS, Limits, check_bytes
 from talon_ocd.images.folders import is_hidden, is_image_name
 from talon_ocd.images.items import ImageItem, ImageSource, Skipped, display, file_key, natural
@@ -33,8 +33,16 @@ class Spool:
 
     def append(self, data: bytes) -> int:
         """Store bytes; return their offset."""
-        offset = self._file.seek(0, 2)
-        self._file.write(data)
+        try:
+            offset = self._file.seek(0, 2)
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            remedy = "unpack the archive, or set TMPDIR to a folder with room"
+            where = tempfile.gettempdir()
+            raise StorageError(
+                f"{where} has no room for a compressed archive ({error}); {remedy}."
+            ) from error
         return offset
 
     def read(self, offset: int, size: int) -> bytes:
@@ -126,6 +134,10 @@ class _Listing:
             with tarfile.open(self.path, mode) as archive:
                 for name, member in self._regular(archive):
                     self._take(archive, name, member, spool)
+                if not compressed and archive.offset > self.path.stat().st_size:
+                    raise tarfile.ReadError("unexpected end of data")
+        except StorageError:
+            raise
         except _BROKEN as error:
             if not self.members:
                 raise DataError(
