@@ -1,3 +1,27 @@
-"""On-the-fly category discovery in image streams."""
+"""On-the-fly category discovery in image streams: these are the public names."""
 
 __version__ = "0.1.0"
+
+from talon_ocd.backbones import Backbone, get_backbone, list_backbones
+from talon_ocd.config import TalonConfig
+from talon_ocd.embeddings import discover_features, feature_stream
+from talon_ocd.errors import TalonError
+from talon_ocd.memory import PrototypeMemory
+from talon_ocd.online import Decision, DiscoveryStream, FeatureStream
+from talon_ocd.talon import Talon
+
+__all__ = [
+    "Backbone",
+    "Decision",
+    "DiscoveryStream",
+    "FeatureStream",
+    "PrototypeMemory",
+    "Talon",
+    "TalonConfig",
+    "TalonError",
+    "__version__",
+    "discover_features",
+    "feature_stream",
+    "get_backbone",
+    "list_backbones",
+]

@@ -148,7 +148,7 @@ class OnlineConfig:
             object.__setattr__(self, "encoder_clip", None)
         _check_literals(self)
         if self.threshold != "auto":
-            _require(self, "threshold", isinstance(self.threshold, int | float), "a number or 'auto'")
+            _require(self, "threshold", isinstance(self.threshold, int | float), "a number, or auto")
         for word in self.adapt:
             if word not in get_args(Adaptation):
                 raise ConfigError(f"adapt={word!r} is not known; use prototypes, encoder, both or none.")
@@ -255,13 +255,13 @@ class TalonConfig:
         return config
 
     @classmethod
-    def from_toml(cls, path: str | Path, family: str = "") -> TalonConfig:
-        """Read a TOML file; ``preset = "..."`` in it chooses what the other fields start from."""
+    def from_toml(cls, path: str | Path, family: str = "", preset: str = "default") -> TalonConfig:
+        """Read a TOML file; ``preset`` (its own line ``preset = "..."`` goes before) says what the other fields start from."""
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{path}: can't be read as a TOML config ({error}).") from error
-        base = cls.from_preset(str(data.get("preset", "default")), family).to_dict()
+        base = cls.from_preset(str(data.get("preset", preset)), family).to_dict()
         _merge(base, data, "")
         return cls.from_dict(base)
 

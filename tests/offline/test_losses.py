@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.losses import ArcFaceLoss, SupConLoss
-from tests.twins import losses as twin
 from torch import Tensor
 from torch.nn import functional as F
 
 from talon_ocd.config import OfflineConfig
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.offline.losses import Classifier, margin_logits, offline_loss, random_weights, supcon
+from tests.twins import losses as twin
 
 VIEW1 = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 VIEW2 = torch.tensor([[0.8, 0.6], [0.6, 0.8]])

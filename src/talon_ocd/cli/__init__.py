@@ -1,1 +1,1 @@
-"""cli."""
+"""Command line: one file a command; it only translates."""

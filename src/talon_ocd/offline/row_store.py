@@ -121,8 +121,6 @@ class FileSegment:
             raise StorageError(
                 f"trunk cache {self._rows_path} can't grow ({error.strerror or error})."
             ) from error
-        self._sums = np.concatenate([self._sums, sums])
-        self._trusted = np.concatenate([self._trusted, np.ones(len(rows), dtype=bool)])
         self.count += len(rows)
 
     def data(self) -> Tensor:
@@ -134,10 +132,13 @@ class FileSegment:
         return self._map
 
     def damaged(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Compare rows with their checksums; a row that was right once is not read again."""
-        for row in rows[~self._trusted[rows]]:
+        """Compare rows that an earlier process wrote with their checksums, each until it was right once."""
+        old = rows < len(self._sums)
+        for row in rows[old][~self._trusted[rows[old]]]:
             self._trusted[row] = zlib.crc32(self.data()[row].numpy().data) == self._sums[row]
-        return ~self._trusted[rows]
+        wrong = np.zeros(len(rows), dtype=bool)
+        wrong[old] = ~self._trusted[rows[old]]
+        return wrong
 
 
 class RowStore:

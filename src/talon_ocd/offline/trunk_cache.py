@@ -137,7 +137,7 @@ class TrunkCache:
             except StorageError as error:
                 if not self._on_disk:
                     raise
-                self._leave_disk(error, progress)
+                self._leave_disk(str(error), progress)
         numbers = self._find(keys)
         kept = np.flatnonzero((numbers != MISSING).all(axis=0)).tolist()
         rows = torch.from_numpy(numbers[:, kept])
@@ -209,17 +209,17 @@ class TrunkCache:
         )
 
     def _has_room(self, needed: int, progress: Progress) -> bool:
-        if needed == 0:
+        """Return whether ``needed`` more bytes fit where the cache is, or elsewhere: then it goes there."""
+        in_memory = self._clean.memory_bytes + self._random.memory_bytes + needed <= self._memory_bytes
+        if needed == 0 or (in_memory and not self._on_disk):
             return True
-        if not self._on_disk:
-            if self._clean.memory_bytes + self._random.memory_bytes + needed <= self._memory_bytes:
-                return True
-            if self._may_use_disk:
-                progress.note(
-                    f"The trunk cache needs {needed:,} bytes more than memory may hold; it goes to disk."
-                )
-                self._go_to_disk(progress)
-        return self._on_disk and self._folder is not None and self._folder.make_room(needed)
+        if self._folder is None and self._may_use_disk:
+            self._go_to_disk(progress)
+        if self._on_disk and self._folder is not None and self._folder.make_room(needed):
+            return True
+        if in_memory and self._on_disk:
+            self._leave_disk("No room for the trunk cache on disk.", progress)
+        return in_memory
 
     def _go_to_disk(self, progress: Progress) -> None:
         """Grow in files from now on: in the given directory, or in a temporary one."""
@@ -229,16 +229,18 @@ class TrunkCache:
             segments = [self._folder.open(self._name(clean), shape) for clean in (True, False)]
         except StorageError as error:
             if self._directory is None:
-                self._leave_disk(error, progress)
+                self._leave_disk(str(error), progress)
                 return
             progress.note(f"{error} This run keeps its own cache.")
             self._directory, self._folder = None, None
             return
         for store, segment in zip((self._clean, self._random), segments, strict=True):
             store.grow_in(segment)
+        if self._directory is None:
+            progress.note(f"The trunk cache is larger than memory may hold; it goes to {self._folder.path}.")
 
-    def _leave_disk(self, error: StorageError, progress: Progress) -> None:
-        progress.note(f"{error} What is missing stays in memory.")
+    def _leave_disk(self, reason: str, progress: Progress) -> None:
+        progress.note(f"{reason} What is missing stays in memory.")
         self._may_use_disk = False
         for store in (self._clean, self._random):
             store.grow_in(MemorySegment(store.shape, 0))

@@ -1,1 +1,22 @@
-"""online."""
+"""Online: decide, remember and adapt while images arrive."""
+
+from talon_ocd.online.adapt import EncoderAdapter, adaptation_loss
+from talon_ocd.online.decision import Decision, Verdict, discovered_name
+from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, unit
+from talon_ocd.online.rules import Assignment, CosineRule
+from talon_ocd.online.stream import DiscoveryStream, Picture
+
+__all__ = [
+    "Assignment",
+    "CosineRule",
+    "Decision",
+    "DiscoveryStream",
+    "EncoderAdapter",
+    "FeatureArray",
+    "FeatureStream",
+    "Picture",
+    "Verdict",
+    "adaptation_loss",
+    "discovered_name",
+    "unit",
+]

@@ -1,0 +1,114 @@
+"""Options that more than one command takes, and what they mean."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from talon_ocd.backbones import Backbone, get_backbone
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import ConfigError
+
+BackboneOption = Annotated[
+    str,
+    typer.Option(
+        "--backbone", "-b", help="Encoder: efficientnet-lite0, tiny-vit, a transformers hub id, or a local model folder."
+    ),
+]
+PresetOption = Annotated[
+    str, typer.Option("--preset", "-p", help="default (calibrated), official (released code) or paper (as printed).")
+]
+ImageSizeOption = Annotated[
+    int | None, typer.Option("--image-size", help="Pixels a side, for encoders that take any size (small = fast).")
+]
+AspectOption = Annotated[
+    str | None, typer.Option("--aspect", help="squash (TALON) or keep (GCD, SMILE, PHE) the aspect of pictures.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings; flags go before it, it before the preset.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Any setting, e.g. --set offline.margin=0.3; may be repeated.")
+]
+EpochsOption = Annotated[int | None, typer.Option("--epochs", min=0, help="Training epochs; 0 keeps the features as they are.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+out = Console()
+err = Console(stderr=True)
+
+
+def backbone_from(name: str, image_size: int | None, aspect: str | None) -> Backbone:
+    """Build the encoder that the options ask for."""
+    options: dict[str, Any] = {"image_size": image_size, "aspect": aspect}
+    return get_backbone(name, **{key: value for key, value in options.items() if value is not None})
+
+
+def config_from(
+    preset: str, family: str, file: Path | None, settings: list[str] | None, **flags: Any
+) -> TalonConfig:
+    """Build the settings: preset, then file, then ``--set``, then the named flags."""
+    base = TalonConfig.from_preset(preset, family)
+    if file is not None:
+        base = TalonConfig.from_toml(file, family, preset)
+    changes = dict(_setting(text) for text in settings or [])
+    return base.override(**changes).override(**flags)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {text!r}: write NAME=VALUE, e.g. --set offline.margin=0.3.")
+    return name.strip(), _value(value.strip())
+
+
+def number_or_word(text: str | None) -> float | str | None:
+    """Return a threshold as the number it is, or as the word (``auto``) that it may be.
+
+    >>> number_or_word("0.7"), number_or_word("auto"), number_or_word(None)
+    (0.7, 'auto', None)
+    """
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _value(text: str) -> Any:
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def command_line() -> str:
+    """Return the command as it was typed, for the record."""
+    return shlex.join(["talon", *sys.argv[1:]])
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that this package runs from, with ``+`` if it was changed; ``None`` elsewhere."""
+    folder = Path(__file__).resolve().parent
+    try:
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        inside = _git(folder, "ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+        return head + ("+" if _git(folder, "status", "--porcelain", "--", "..") else "") if inside else None
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()

@@ -1,0 +1,140 @@
+"""``talon demo``: the main job on embedded data, with a table of categories that grows while one watches."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from talon_ocd.backbones import get_backbone
+from talon_ocd.cli import choices
+from talon_ocd.cli.display import progress_for
+from talon_ocd.config import TalonConfig
+from talon_ocd.evaluation.datasets import load_dataset
+from talon_ocd.evaluation.protocol import Run, run_protocol
+from talon_ocd.evaluation.record import Record
+from talon_ocd.images import ImageItem
+from talon_ocd.offline import TrunkCache
+from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.saved import write_files
+
+ROWS = 18
+"""Categories that the live table shows."""
+LINE_EVERY = 200
+"""Images between two plain lines where there is no terminal."""
+
+
+class LiveTable:
+    """Categories as they appear: a live table on a terminal, a line for each discovery elsewhere."""
+
+    def __init__(self, known: int, total: int) -> None:
+        self._known, self._total = known, total
+        self._seen: Counter[int] = Counter()
+        self._names: dict[int, str] = {}
+        self._truth: dict[int, Counter[str]] = {}
+        self._first: dict[int, int] = {}
+        self._live = Live(console=choices.out, refresh_per_second=8, transient=False) if choices.out.is_terminal else None
+
+    def __enter__(self) -> LiveTable:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.update(self._table(), refresh=True)
+            self._live.stop()
+
+    def add(self, decision: Decision, item: ImageItem, stream: DiscoveryStream) -> None:
+        """Count one answer."""
+        category = decision.category
+        self._seen[category] += 1
+        self._names[category] = decision.name
+        self._first.setdefault(category, decision.index)
+        self._truth.setdefault(category, Counter())[str(item.label)] += 1
+        answered = decision.index + 1
+        if self._live and answered % 16 == 0:
+            self._live.update(self._table())
+        elif not self._live and (answered % LINE_EVERY == 0 or answered == self._total):
+            found = sum(category >= self._known for category in self._seen)
+            choices.out.print(f"{answered}/{self._total} images, {found} categories discovered", highlight=False)
+
+    def _table(self) -> Table:
+        table = Table(title=f"{sum(self._seen.values())} of {self._total} images answered")
+        for column in ("category", "images", "first seen at", "mostly shows", "share"):
+            table.add_column(column, justify="left" if column == "category" else "right")
+        known = [c for c in sorted(self._seen) if c < self._known]
+        new = sorted((c for c in self._seen if c >= self._known), key=lambda c: -self._seen[c])
+        for category in (known + new)[:ROWS]:
+            label, number = self._truth[category].most_common(1)[0]
+            style = "" if category < self._known else "bold green"
+            table.add_row(
+                self._names[category], str(self._seen[category]), str(self._first[category]), label,
+                f"{number / self._seen[category]:.0%}", style=style,
+            )  # fmt: skip
+        hidden = len(known + new) - ROWS
+        if hidden > 0:
+            table.caption = f"and {hidden} smaller categories"
+        return table
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for metrics and report.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split, the training and the order.")] = 0,
+    quiet: choices.QuietOption = False,
+) -> None:
+    """Learn six handwritten digits, then meet all ten: watch the other four being discovered."""
+    started = time.perf_counter()
+    data = load_dataset("digits")
+    backbone = get_backbone("tiny-vit")
+    config = TalonConfig.from_preset("default", backbone.family).override(**DIGITS)
+    choices.out.print(
+        f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.", highlight=False
+    )
+    with (
+        TrunkCache(
+            backbone,
+            memory_bytes=config.offline.cache_bytes,
+            disk_bytes=config.offline.cache_disk_bytes,
+            directory=None,
+            augmentation=config.offline.augmentation,
+            seed=seed,
+        ) as cache,
+        Record(output, len(data.known)) as record,
+    ):
+        known_images = sum(item.label in data.known for item in data.items)
+        with LiveTable(len(data.known), len(data.items) - known_images // 2) as table:
+
+            def show(decision: Decision, item: ImageItem, stream: DiscoveryStream) -> None:
+                record.add(decision, item)
+                table.add(decision, item, stream)
+
+            run = run_protocol(data, backbone, config, seed, cache, progress_for(choices.err, quiet), on_decision=show)
+        metrics = {**run.scores, "seconds": round(time.perf_counter() - started, 1), "command": choices.command_line()}
+        write_files(output, {"metrics.json": json.dumps(metrics, indent=2).encode()})
+        facts = {"data": "scikit-learn digits", "threshold": run.talon.threshold, "seconds": metrics["seconds"]}
+        record.finish("talon demo: handwritten digits", facts, config.to_dict(), run.scores)
+    _tell(run, output, metrics["seconds"])
+
+
+DIGITS = {"epochs": 30, "augmentation": "ltc", "views": 8}
+"""What differs from the default preset for an encoder that starts from nothing."""
+
+
+def _tell(run: Run, output: Path, seconds: float) -> None:
+    strict, found = run.scores["strict"], run.scores["categories"]
+    choices.out.print(
+        f"strict accuracy {strict['all']:.1%} (known digits {strict['old']:.1%}, new digits {strict['new']:.1%}); "
+        f"{found['found']} categories for {found['true']} digits; {seconds:.0f} s",
+        highlight=False,
+    )
+    choices.out.print(f"look at {output / 'report.html'}", markup=False, highlight=False)
+    choices.out.print(
+        "your own photos: talon fit KNOWN -o MODEL; talon discover INCOMING -m MODEL -o OUT", markup=False, highlight=False
+    )

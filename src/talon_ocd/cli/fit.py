@@ -1,0 +1,66 @@
+"""``talon fit``: learn the known classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from talon_ocd.cli import choices
+from talon_ocd.cli.display import progress_for
+from talon_ocd.images import labelled
+from talon_ocd.talon import Talon, cache_for
+
+CHECKPOINT = ".training.safetensors"
+
+
+def fit(
+    data: Annotated[Path, typer.Argument(help="Labelled images: a folder per class, a manifest (path,label), or a tar.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    backbone: choices.BackboneOption = "efficientnet-lite0",
+    preset: choices.PresetOption = "default",
+    epochs: choices.EpochsOption = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of training and rehearsal.")] = None,
+    threshold: Annotated[str | None, typer.Option("--threshold", help="auto (rehearsed) or a number.")] = None,
+    image_size: choices.ImageSizeOption = None,
+    aspect: choices.AspectOption = None,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", help="Folder that keeps trunk outputs for the next fit of the same images.")
+    ] = None,
+    config: choices.ConfigOption = None,
+    settings: choices.SetOption = None,
+    quiet: choices.QuietOption = False,
+) -> None:
+    """Learn known classes from labelled images and save a model."""
+    encoder = choices.backbone_from(backbone, image_size, aspect)
+    full = choices.config_from(
+        preset, encoder.family, config, settings, epochs=epochs, seed=seed, threshold=choices.number_or_word(threshold)
+    )
+    source = labelled(data)
+    talon = Talon(encoder, full)
+    checkpoint = output / CHECKPOINT
+    with cache_for(talon, cache) as trunk_cache:
+        talon.fit(source, cache=trunk_cache, checkpoint=checkpoint, progress=progress_for(choices.err, quiet))
+    talon.save_pretrained(output)
+    checkpoint.unlink(missing_ok=True)
+    _tell(talon, output)
+
+
+def _tell(talon: Talon, output: Path) -> None:
+    say = choices.out.print
+    report = talon.report
+    before, after = report["angles_before"], report["angles_after"]
+    say(f"[bold]{len(talon.names)}[/] known classes from {report['images']} images in {report['seconds']:.1f} s")
+    for name, what in (("own_mean", "sample to prototype"), ("between_mean", "between prototypes")):
+        if before[name] is not None:
+            say(f"angle {what} {before[name]:.1f}° -> {after[name]:.1f}°")
+    say(f"threshold {talon.threshold:.4f}" + (" (rehearsed)" if "calibration" in report else " (constant)"))
+    for skipped in talon.skipped[:20]:
+        choices.err.print(f"skipped {skipped.source}: {skipped.reason}", markup=False, soft_wrap=True)
+    if len(talon.skipped) > 20:
+        choices.err.print(f"... and {len(talon.skipped) - 20} more skipped")
+    single = [name for name, count in report.get("class_sizes", {}).items() if count == 1]
+    if single:
+        choices.err.print(f"note: one image only: {', '.join(single[:10])}; such a class is a guess.", markup=False)
+    say(f"model: {output}", soft_wrap=True, markup=False)

@@ -1,0 +1,57 @@
+"""The command ``talon``: it only translates between people and the library."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from talon_ocd import __version__
+from talon_ocd.cli import bench, demo, discover, doctor, evaluate, fit
+from talon_ocd.errors import TalonError
+
+app = typer.Typer(
+    name="talon",
+    help="On-the-fly category discovery: learn known classes once, then name, group and discover as images arrive.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit")(fit.fit)
+app.command("discover")(discover.discover)
+app.command("evaluate")(evaluate.evaluate)
+app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
+app.add_typer(bench.app, name="bench")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"talon-ocd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """On-the-fly category discovery in image streams."""
+
+
+def main() -> None:
+    """Run the command; an error made on purpose is one clear line, not a traceback."""
+    try:
+        app()
+    except TalonError as error:
+        typer.echo(f"talon: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("talon: stopped; what was written so far is kept.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output is gone (`talon ... | head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

@@ -1,0 +1,137 @@
+"""The offline stage from labelled images to a memory: train the head, build prototypes, choose the threshold."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from talon_ocd.backbones import Backbone
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import DataError
+from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.memory import PrototypeMemory
+from talon_ocd.offline.calibrate import calibrate
+from talon_ocd.offline.features import class_means, encode
+from talon_ocd.offline.geometry import angles
+from talon_ocd.offline.trainer import train_head
+from talon_ocd.offline.trunk_cache import TrunkCache, TrunkOutputs
+from talon_ocd.offline.views import CachedViews, FreshViews, Views
+from talon_ocd.progress import SILENT, Progress
+
+FALLBACK_THRESHOLD = 0.75
+"""The released code's constant: used when one known class leaves nothing to rehearse with."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What the offline stage leaves behind besides the trained head."""
+
+    memory: PrototypeMemory
+    names: tuple[str, ...]
+    threshold: float
+    report: dict[str, Any]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Views of some of the images of other views."""
+
+    views: Views
+    index: Tensor
+
+    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return hidden of two views of the images at ``index`` ``(B,)`` of the subset."""
+        return self.views.pair(self.index[index], generator)
+
+
+class Fitting:
+    """One run of the offline stage on labelled images; trains the backbone's head in place."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        items: Sequence[ImageItem],
+        config: TalonConfig,
+        cache: TrunkCache,
+        progress: Progress = SILENT,
+    ) -> None:
+        self.backbone, self.config, self.progress = backbone, config, progress
+        self.outputs: TrunkOutputs = cache.outputs(items, config.offline.views, progress)
+        kept = [items[i] for i in self.outputs.kept]
+        self.names = tuple(sorted({item.label for item in kept if item.label is not None}))
+        if not self.names:
+            raise DataError(f"none of the {len(items)} labelled images can be used; see the list of skipped images.")
+        position = {name: number for number, name in enumerate(self.names)}
+        self.labels = torch.tensor([position[item.label] for item in kept if item.label is not None])
+        self.parameters = backbone.head_parameter_names(config.offline.trainable)
+        self.views: Views = (
+            CachedViews(self.outputs)
+            if self.outputs.views
+            else FreshViews(kept, backbone, config.offline.augmentation, config.seed)
+        )
+
+    def run(self, checkpoint: Path | None = None) -> Fitted:
+        """Rehearse, train, and build the prototypes from the clean views."""
+        started = time.perf_counter()
+        before = encode(self.backbone.head, self.outputs)
+        initial = class_means(before, self.labels, len(self.names))
+        report: dict[str, Any] = {"images": len(self.labels), "classes": len(self.names)}
+        report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
+        report["angles_before"] = self._angles(before, initial)
+        threshold = self._threshold(report)
+        training = train_head(
+            self.backbone.head, self.parameters, self.views, self.labels, initial, self.config.offline,
+            self.config.seed, self.progress, checkpoint,
+        )  # fmt: skip
+        after = encode(self.backbone.head, self.outputs)
+        prototypes = class_means(after, self.labels, len(self.names))
+        report["angles_after"] = self._angles(after, prototypes)
+        report["training"] = training.to_dict()
+        report["seconds"] = time.perf_counter() - started
+        return Fitted(PrototypeMemory(prototypes), self.names, threshold, report, tuple(self.outputs.skipped))
+
+    def _angles(self, features: Tensor, prototypes: Tensor) -> dict[str, Any]:
+        """Plain data for JSON, which has no NaN: there is no angle between prototypes when there is only one."""
+        found = asdict(angles(features, self.labels, prototypes))
+        return {name: None if value != value else value for name, value in found.items()}
+
+    def _threshold(self, report: dict[str, Any]) -> float:
+        wanted = self.config.online.threshold
+        if not isinstance(wanted, str):
+            return float(wanted)
+        if len(self.names) < 2:
+            self.progress.note(
+                f"threshold: one known class leaves nothing to rehearse with; the constant {FALLBACK_THRESHOLD} is used."
+            )
+            return FALLBACK_THRESHOLD
+        started = time.perf_counter()
+        result = calibrate(
+            self.labels, self._encode_fold, self.config.online, self.config.calibration, self.config.seed, self.progress
+        )
+        report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
+        return result.threshold
+
+    def _encode_fold(self, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
+        """Encode images with a head that was trained on others: ``train`` only."""
+        head: nn.Module = copy.deepcopy(self.backbone.head)
+        index = torch.from_numpy(train)
+        _, labels = self.labels[index].unique(return_inverse=True)
+        offline = self.config.offline
+        epochs = round(offline.epochs * self.config.calibration.epochs)
+        if epochs:
+            initial = class_means(encode(head, self.outputs, index), labels, int(labels.max()) + 1)
+            shorter = TalonConfig(offline=offline).override(epochs=epochs).offline
+            train_head(
+                head, self.parameters, Subset(self.views, index), labels, initial, shorter, self.config.seed, self.progress
+            )
+        return encode(head, self.outputs, torch.from_numpy(wanted))

@@ -1,0 +1,158 @@
+"""Discovery on features: decide, remember, update prototypes (layer: online).
+
+``FeatureStream`` is the whole online stage but for the encoder: people with their own embeddings use it as it is, and
+``DiscoveryStream`` (images) drives one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from talon_ocd.config import OnlineConfig
+from talon_ocd.errors import ConfigError, DataError
+from talon_ocd.memory import Groups, PrototypeMemory, refine
+from talon_ocd.online.decision import Decision, Verdict, discovered_name
+from talon_ocd.online.rules import Assignment, CosineRule
+
+FeatureArray = Tensor | npt.NDArray[np.floating]
+CHUNK = 256
+"""Most features that are answered by one product when nothing adapts (the answers don't depend on it)."""
+
+
+class FeatureStream:
+    """A stream of feature vectors, answered one by one; prototypes learn every ``adapt_every`` answers.
+
+    >>> stream = FeatureStream(PrototypeMemory(torch.eye(3)), OnlineConfig(threshold=0.7, adapt=("prototypes",)))
+    >>> [stream.observe(vector).verdict for vector in ([1.0, 0.1, 0.0], [1.0, -1.0, 1.0], [1.0, -1.0, 0.9])]
+    ['known', 'new', 'discovered']
+    """
+
+    def __init__(self, memory: PrototypeMemory, config: OnlineConfig, names: Sequence[str] = ()) -> None:
+        if isinstance(config.threshold, str):
+            raise ConfigError("threshold='auto' must be chosen before a stream starts: fit a model, or give a number.")
+        self.memory = memory
+        self.config = config
+        self.rule = CosineRule(float(config.threshold))
+        self.answered = 0
+        self._names = list(names) or [str(category) for category in range(memory.known)]
+        self._groups = Groups(config)
+        self._since_adaptation = 0
+        if len(self._names) != memory.known:
+            raise DataError(f"{len(self._names)} names were given for {memory.known} known categories.")
+
+    @property
+    def room(self) -> int:
+        """Answers left before the next adaptation."""
+        return self.config.adapt_every - self._since_adaptation
+
+    def name(self, category: int) -> str:
+        """Return the name of a category."""
+        known = self.memory.known
+        return self._names[category] if category < known else discovered_name(category - known + 1)
+
+    def decide(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
+        """Answer one vector ``(D,)`` without learning anything from it."""
+        features = self._unit(_matrix(vector, rows=False))
+        return self.decisions(self.rule.assign(features, self.memory), [source], self.answered)[0]
+
+    def observe(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
+        """Answer one vector ``(D,)`` and learn from it."""
+        return self._observe(self._unit(_matrix(vector, rows=False)), [source])[0]
+
+    def observe_many(self, vectors: FeatureArray, sources: Sequence[str] | None = None) -> list[Decision]:
+        """Answer vectors ``(N, D)`` in order; the answers are those of N calls of ``observe``."""
+        features = self._unit(_matrix(vectors, rows=True))
+        names = [""] * len(features) if sources is None else list(sources)
+        if len(names) != len(features):
+            raise DataError(f"{len(names)} sources were given for {len(features)} vectors.")
+        return self._observe(features, names)
+
+    def place(self, features: Tensor) -> Assignment:
+        """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
+        assignment = self.rule.assign(features, self.memory)
+        ids, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
+        if assignment.founded.any():
+            self.memory.append(features[founded])
+        self.memory.count(ids)
+        if "prototypes" in self.config.adapt:
+            self._groups.add(ids, features, founded)
+        self.answered += len(ids)
+        self._since_adaptation += len(ids)
+        return assignment
+
+    def adapt(self) -> None:
+        """Move the prototypes by what came since the last adaptation, and start to collect anew."""
+        if "prototypes" in self.config.adapt:
+            refine(self.memory, self._groups, self.config)
+            self._groups.reset()
+        self._since_adaptation = 0
+
+    def decisions(self, assignment: Assignment, sources: Sequence[str], first: int) -> list[Decision]:
+        """Turn answers into decisions with names; ``first`` is the index of the first one."""
+        columns = zip(
+            sources,
+            assignment.ids.tolist(),
+            assignment.founded.tolist(),
+            assignment.similarities.tolist(),
+            assignment.runner_ups.tolist(),
+            assignment.runner_up_similarities.tolist(),
+            strict=True,
+        )
+        return [
+            Decision(
+                first + offset, source, category, self.name(category), self._verdict(category, founded),
+                similarity, self.rule.threshold, runner_up, runner_up_similarity,
+            )
+            for offset, (source, category, founded, similarity, runner_up, runner_up_similarity) in enumerate(columns)
+        ]  # fmt: skip
+
+    def _observe(self, features: Tensor, sources: list[str]) -> list[Decision]:
+        decisions: list[Decision] = []
+        while len(decisions) < len(features):
+            start = len(decisions)
+            end = start + min(self.room, CHUNK)
+            first = self.answered
+            assignment = self.place(features[start:end])
+            decisions += self.decisions(assignment, sources[start:end], first)
+            if self.room == 0:
+                self.adapt()
+        return decisions
+
+    def _verdict(self, category: int, founded: bool) -> Verdict:
+        if founded:
+            return "new"
+        return "known" if category < self.memory.known else "discovered"
+
+    def _unit(self, features: Tensor) -> Tensor:
+        if features.shape[1] != self.memory.feature_size:
+            raise DataError(
+                f"features have {features.shape[1]} dimensions, the memory has {self.memory.feature_size}; "
+                "use the encoder that made the known features."
+            )
+        return unit(features)
+
+
+def unit(raw_features: Tensor) -> Tensor:
+    """Scale features ``(B, D)`` to unit length; zero, NaN and infinity are refused because they have no direction."""
+    norms = raw_features.norm(dim=1, keepdim=True)
+    bad = ~torch.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise DataError(f"feature {row} has length {float(norms[row])}; features must be finite and not all zero.")
+    return F.normalize(raw_features, dim=1)
+
+
+def _matrix(values: FeatureArray | Sequence[float], rows: bool) -> Tensor:
+    tensor = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values)
+    tensor = tensor.detach().to("cpu", torch.float32)
+    wanted = 2 if rows else 1
+    if tensor.ndim != wanted:
+        shape = "(N, D)" if rows else "(D,)"
+        raise DataError(f"features must have the shape {shape}, got {tuple(tensor.shape)}.")
+    return tensor if rows else tensor[None]

@@ -1,0 +1,91 @@
+"""TALON's rule: join the nearest category if the cosine reaches τ, else found a new one (layer: online; section 3.1.3).
+
+The rule is sequential: a category founded by query i is there for query i + 1. Inside a batch nothing else changes, so
+the batch's own Gram matrix holds every cosine to a category founded in it, and the loop below runs once for every
+category that is founded, not once for every query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from talon_ocd.memory import PrototypeMemory
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Answers for B features, in order; arrays of shape ``(B,)``.
+
+    Attributes:
+        ids: category of each feature; founded ones are K, K + 1, ... in order.
+        founded: whether the feature founds its category.
+        similarities: cosine to the nearest category that existed before the feature.
+        runner_ups: the category that comes next, -1 if there is none.
+        runner_up_similarities: its cosine, -1 if there is none.
+    """
+
+    ids: Ints
+    founded: npt.NDArray[np.bool_]
+    similarities: Floats
+    runner_ups: Ints
+    runner_up_similarities: Floats
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class CosineRule:
+    """Attach when the cosine is at least ``threshold``, else create."""
+
+    threshold: float
+
+    def assign(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
+        """Answer unit features ``(B, D)`` one after another against ``memory``, which stays as it is."""
+        near = memory.nearest(features)
+        ids: Ints = near.ids.numpy().copy()
+        scores: Floats = near.similarities.numpy().copy()
+        founded = np.zeros(len(ids), dtype=np.bool_)
+        gram: Floats | None = None
+        start, new_id = 0, memory.size
+        while (position := _first_below(scores[start:, 0], self.threshold)) is not None:
+            founder = start + position
+            if gram is None:
+                wide = features.double()
+                gram = (wide @ wide.T).numpy()
+            founded[founder] = True
+            ids[founder] = new_id, ids[founder, 0]
+            scores[founder, 1] = scores[founder, 0]
+            start = founder + 1
+            _challenge(ids[start:], scores[start:], gram[start:, founder], new_id)
+            new_id += 1
+        nobody = np.isneginf(scores)
+        scores[nobody] = -1.0
+        return Assignment(ids[:, 0], founded, scores[:, 0], ids[:, 1], scores[:, 1])
+
+
+def _first_below(scores: Floats, threshold: float) -> int | None:
+    below = scores < threshold
+    return int(below.argmax()) if below.any() else None
+
+
+def _challenge(ids: Ints, scores: Floats, challenger: Floats, new_id: int) -> None:
+    """Let category ``new_id`` compete with the two best so far; on a tie the older category stays ahead."""
+    wins = challenger > scores[:, 0]
+    second = ~wins & (challenger > scores[:, 1])
+    ids[wins, 1], scores[wins, 1] = ids[wins, 0], scores[wins, 0]
+    ids[wins, 0], scores[wins, 0] = new_id, challenger[wins]
+    ids[second, 1], scores[second, 1] = new_id, challenger[second]
+
+
+def founders(assignment: Assignment) -> Tensor:
+    """Return the positions of the features that founded a category, in order."""
+    return torch.from_numpy(np.flatnonzero(assignment.founded))

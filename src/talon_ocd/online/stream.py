@@ -1,0 +1,162 @@
+"""Discovery on images: one stream object owns memory, adapted head and buffer (layer: online).
+
+The trunk runs once for every image. The head runs once as well: when a whole batch arrives, the forward pass that decides
+is the one that the encoder update differentiates, because adaptation uses the very weights that decided.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from talon_ocd.backbones import Backbone
+from talon_ocd.config import OnlineConfig
+from talon_ocd.images import ImageItem, Limits, Skipped, batches, decode
+from talon_ocd.memory import PrototypeMemory
+from talon_ocd.online.adapt import EncoderAdapter
+from talon_ocd.online.decision import Decision
+from talon_ocd.online.feature_stream import FeatureStream
+
+Picture = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor | ImageItem
+T = TypeVar("T")
+OnSkip = Callable[[Skipped], None]
+TRUNK_BATCH = 64
+"""Images that go through the trunk together."""
+
+
+class DiscoveryStream:
+    """A stream of images: every one gets an answer at once, and the stream learns every ``adapt_every`` answers.
+
+    Attributes:
+        discovery: memory, rule and prototype update (a stream of features).
+        adapter: the stream's own copy of the head and its updates; the model that made the stream stays as it is.
+    """
+
+    def __init__(
+        self, backbone: Backbone, memory: PrototypeMemory, config: OnlineConfig, names: Sequence[str] = ()
+    ) -> None:
+        self.backbone = backbone
+        self.config = config
+        self.discovery = FeatureStream(memory, config, names)
+        scope = backbone.head_parameter_names(config.encoder_scope)
+        self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config)
+        self._hidden: list[Tensor] = []
+        self._ids: list[Tensor] = []
+        self._graph: Tensor | None = None
+
+    @property
+    def memory(self) -> PrototypeMemory:
+        """The categories with their prototypes and counts."""
+        return self.discovery.memory
+
+    def decide(self, picture: Picture) -> Decision:
+        """Answer one picture (path, bytes, PIL, array, tensor) without learning anything from it."""
+        source, hidden = self._load(picture)
+        return self.discovery.decide(self.adapter.encode(hidden)[0], source)
+
+    def observe(self, picture: Picture) -> Decision:
+        """Answer one picture and learn from it; a picture that can't be used raises ``ImageError`` and changes nothing."""
+        source, hidden = self._load(picture)
+        return self.observe_hidden(hidden, [source])[0]
+
+    def observe_many(self, pictures: Iterable[Picture]) -> list[Decision]:
+        """Answer pictures in order; the decisions are those of one ``observe`` after another.
+
+        If one of them can't be used, ``ImageError`` says which and nothing is learned; ``run`` skips such pictures.
+        """
+        loaded = [self._canvas(picture) for picture in pictures]
+        decisions: list[Decision] = []
+        for part in _parts(loaded):
+            hidden = self._trunk([canvas for _, canvas in part])
+            decisions += self.observe_hidden(hidden, [source for source, _ in part])
+        return decisions
+
+    def run(self, items: Iterable[ImageItem], on_skip: OnSkip = lambda skipped: None) -> Iterator[Decision]:
+        """Answer a source of images; what can't be used goes to ``on_skip`` and the stream goes on."""
+        return (decision for decision, _ in self.run_items(items, on_skip))
+
+    def run_items(
+        self, items: Iterable[ImageItem], on_skip: OnSkip = lambda skipped: None, batch_size: int | None = None
+    ) -> Iterator[tuple[Decision, ImageItem]]:
+        """Answer a source of images and give every image back with its answer.
+
+        Whole batches of ``batch_size`` (default: the adaptation interval) are the fastest; 1 answers every image before
+        the next one is read.
+        """
+        for batch in batches(items, self.backbone.preprocessing, batch_size or self.config.adapt_every, on_skip):
+            hidden = [self._trunk(part) for part in _parts(batch.canvases)]
+            decisions = self.observe_hidden(torch.cat(hidden), [item.source for item in batch.items])
+            yield from zip(decisions, batch.items, strict=True)
+
+    def observe_hidden(self, hidden: Tensor, sources: Sequence[str]) -> list[Decision]:
+        """Answer images given by their trunk outputs ``(N, *hidden_shape)``, for those who cache them."""
+        decisions: list[Decision] = []
+        while len(decisions) < len(hidden):
+            start = len(decisions)
+            end = min(start + self.discovery.room, len(hidden))
+            first = self.discovery.answered
+            assignment = self.discovery.place(self._encode(hidden[start:end]))
+            self._ids.append(torch.from_numpy(assignment.ids))
+            decisions += self.discovery.decisions(assignment, sources[start:end], first)
+            if self.discovery.room == 0:
+                self.flush()
+        return decisions
+
+    def flush(self) -> None:
+        """Adapt to the answers since the last adaptation, however few; the protocol does so at the end of a stream."""
+        if self.config.encoder_first:
+            self._adapt_encoder()
+            self.discovery.adapt()
+        else:
+            self.discovery.adapt()
+            self._adapt_encoder()
+        self._hidden.clear()
+        self._ids.clear()
+        self._graph = None
+
+    def _encode(self, hidden: Tensor) -> Tensor:
+        """Return unit features ``(B, D)``; keeps what the encoder update will need."""
+        if "encoder" not in self.config.adapt:
+            return self.adapter.encode(hidden).cpu()
+        whole_batch = not self._hidden and len(hidden) == self.config.adapt_every
+        features = self.adapter.encode(hidden, with_graph=whole_batch)
+        self._hidden.append(hidden)
+        self._graph = features if whole_batch else None
+        return features.detach().cpu()
+
+    def _adapt_encoder(self) -> None:
+        if "encoder" in self.config.adapt and self._hidden:
+            hidden = torch.cat(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
+            prototypes = self.memory.prototypes.to(hidden.device)
+            self.adapter.step(hidden, torch.cat(self._ids).to(hidden.device), prototypes, self._graph)
+
+    def _load(self, picture: Picture) -> tuple[str, Tensor]:
+        source, canvas = self._canvas(picture)
+        return source, self._trunk([canvas])
+
+    def _canvas(self, picture: Picture) -> tuple[str, Tensor]:
+        size = self.backbone.preprocessing.resize
+        if isinstance(picture, ImageItem):
+            return picture.source, self.backbone.preprocessing.canvas(picture.load(shorter_side=size))
+        path = Path(picture) if isinstance(picture, str | Path) else None
+        source = str(path) if path is not None else f"<{type(picture).__name__}>"
+        image = decode(path if path is not None else picture, source, Limits(), size)  # type: ignore[arg-type]
+        return source, self.backbone.preprocessing.canvas(image)
+
+    def _trunk(self, canvases: Sequence[Tensor]) -> Tensor:
+        device = next(self.backbone.head.parameters()).device
+        with torch.no_grad():
+            hidden: Tensor = self.backbone.trunk(self.backbone.preprocessing.pixels(canvases).to(device))
+        return hidden
+
+
+def _parts(whole: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (whole[start : start + TRUNK_BATCH] for start in range(0, len(whole), TRUNK_BATCH))

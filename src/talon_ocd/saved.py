@@ -1,0 +1,147 @@
+"""A model on disk: a folder that stands alone (layer: below the facade).
+
+``config.json`` (settings, class names, preprocessing, architecture, checksums; written last), ``encoder.safetensors``,
+``memory.safetensors`` and a ``README.md`` for people. No pickle, and no reference to another place.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from talon_ocd.backbones import Backbone, backbone_from_architecture
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import ModelError, StorageError, TalonError
+from talon_ocd.images import Preprocessing
+from talon_ocd.memory import PrototypeMemory
+
+FORMAT_VERSION = 1
+CONFIG, ENCODER, MEMORY, CARD = "config.json", "encoder.safetensors", "memory.safetensors", "README.md"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """Everything that a model folder holds."""
+
+    backbone: Backbone
+    memory: PrototypeMemory
+    names: tuple[str, ...]
+    threshold: float
+    config: TalonConfig
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+def write_model(model: SavedModel, folder: Path) -> None:
+    """Write a model folder; an older model in it stays whole until the new one is complete."""
+    encoder = {name: value.detach().cpu().contiguous().clone() for name, value in model.backbone.state_dict().items()}
+    parts = {ENCODER: save(encoder), MEMORY: save(model.memory.state_dict())}
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "backbone": {
+            "name": model.backbone.name,
+            "architecture": model.backbone.architecture(),
+            "preprocessing": model.backbone.preprocessing.to_dict(),
+        },
+        "config": model.config.to_dict(),
+        "names": model.names,
+        "threshold": model.threshold,
+        "report": model.report,
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in parts.items()},
+    }
+    texts = {CARD: card(model), CONFIG: json.dumps(facts, indent=2, ensure_ascii=False)}
+    write_files(folder, {**parts, **{name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}})
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files of a folder so that each is old or new but never half; the last one in the mapping is put in place last."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (folder / f".{name}.part").write_bytes(data)
+        for name in files:
+            os.replace(folder / f".{name}.part", folder / name)
+    except OSError as error:
+        for name in files:
+            (folder / f".{name}.part").unlink(missing_ok=True)
+        raise StorageError(f"{folder}: can't be written ({reason(error)}); what was there before is untouched.") from error
+
+
+def reason(error: OSError) -> str:
+    """Say why writing failed and what helps."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full: free some space or choose another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "no permission to write there: choose another place"
+    return str(error.strerror or error)
+
+
+def read_model(folder: Path) -> SavedModel:
+    """Read a model folder; whatever is wrong with it is said with the remedy."""
+    facts = _facts(folder)
+    try:
+        preprocessing = Preprocessing.from_dict(facts["backbone"]["preprocessing"])
+        backbone = backbone_from_architecture(facts["backbone"]["architecture"], preprocessing)
+        backbone.name = facts["backbone"]["name"]
+        backbone.load_state_dict(_tensors(folder, ENCODER, facts))
+        memory = PrototypeMemory.from_state_dict(_tensors(folder, MEMORY, facts))
+        config = TalonConfig.from_dict(facts["config"])
+        return SavedModel(
+            backbone, memory, tuple(facts["names"]), float(facts["threshold"]), config, facts.get("report", {})
+        )
+    except TalonError:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{folder}: the model is damaged ({error!r}); copy it again or fit it anew.") from error
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ModelError(f"{folder}: no model here ({CONFIG} is missing); give the folder that `talon fit -o` wrote.")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: can't be read ({error}); copy the model again or fit it anew.") from error
+    version = facts.get("format_version") if isinstance(facts, dict) else None
+    if version is None:
+        raise ModelError(f"{path}: this is not a talon model; give the folder that `talon fit -o` wrote.")
+    if version != FORMAT_VERSION:
+        raise ModelError(
+            f"{folder}: the model has format version {version}, this program reads {FORMAT_VERSION}; "
+            "install the talon-ocd that wrote it or fit it anew."
+        )
+    return dict(facts)
+
+
+def _tensors(folder: Path, name: str, facts: Mapping[str, Any]) -> dict[str, Tensor]:
+    path = folder / name
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"][name]:
+            raise ModelError(f"{path}: the checksum differs from {CONFIG}; copy the model again or fit it anew.")
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: can't be read ({error}); copy the model again or fit it anew.") from error
+    return tensors
+
+
+def card(model: SavedModel) -> str:
+    """Return the README of a model folder."""
+    shown = ", ".join(model.names[:20]) + (", ..." if len(model.names) > 20 else "")
+    return (
+        f"# A talon-ocd model\n\n{len(model.names)} known classes: {shown}\n\n"
+        f"- encoder: `{model.backbone.name}`, {model.backbone.feature_size} dimensions\n"
+        f"- preset: `{model.config.preset}`, seed {model.config.seed}, {model.config.offline.epochs} epochs\n"
+        f"- threshold: {model.threshold:.4f}\n"
+        f"- labelled images: {model.report.get('images', 'not recorded')}\n\n"
+        "```\ntalon discover PHOTOS -m THIS_FOLDER -o OUT\n```\n"
+    )

@@ -1,0 +1,144 @@
+"""The model that people hold: fit on labelled images, save, load, open streams (layer: facade)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from talon_ocd.backbones import Backbone, get_backbone
+from talon_ocd.config import TalonConfig, parse_adapt
+from talon_ocd.errors import ConfigError, DataError, NotFittedError
+from talon_ocd.images import ImageItem, ImageSource, Skipped, labelled
+from talon_ocd.memory import PrototypeMemory
+from talon_ocd.offline import Fitting, TrunkCache
+from talon_ocd.online import DiscoveryStream
+from talon_ocd.progress import SILENT, Progress
+from talon_ocd.saved import SavedModel, read_model, write_model
+
+LabelledData = str | Path | ImageSource | Sequence[ImageItem]
+
+
+class Talon:
+    """On-the-fly category discovery: ``fit`` once on known classes, then open streams.
+
+    Attributes:
+        backbone: the encoder; ``fit`` trains its head.
+        config: every setting; ``TalonConfig.from_preset`` has the presets.
+        names: the known classes, in the order of their ids.
+        report: what ``fit`` measured (losses, angles, the rehearsal's table), as plain data.
+        skipped: labelled images that could not be used, with the reason.
+    """
+
+    def __init__(
+        self,
+        backbone: str | Backbone = "efficientnet-lite0",
+        config: TalonConfig | None = None,
+        preset: str = "default",
+        **backbone_options: Any,
+    ) -> None:
+        self.backbone = get_backbone(backbone, **backbone_options) if isinstance(backbone, str) else backbone
+        self.config = config or TalonConfig.from_preset(preset, self.backbone.family)
+        self.names: tuple[str, ...] = ()
+        self.report: dict[str, Any] = {}
+        self.skipped: tuple[Skipped, ...] = ()
+        self._memory: PrototypeMemory | None = None
+        self._threshold: float | None = None
+
+    def fit(
+        self,
+        data: LabelledData,
+        *,
+        cache: TrunkCache | None = None,
+        checkpoint: Path | None = None,
+        progress: Progress = SILENT,
+    ) -> None:
+        """Learn the known classes from labelled images: a folder per class, a manifest, a tar, or a list of items.
+
+        Args:
+            data: the labelled images.
+            cache: trunk outputs to share with other fits; by default one that lives as long as this call.
+            checkpoint: a file to resume from if an earlier, equal call was interrupted.
+            progress: who wants to know how far it is.
+        """
+        source = labelled(data) if isinstance(data, str | Path) else data
+        items = source.items if isinstance(source, ImageSource) else list(source)
+        if any(item.label is None for item in items):
+            raise DataError("fit needs a label for every image; use a folder per class or a manifest with path,label.")
+        with cache_for(self) if cache is None else nullcontext(cache) as shared:
+            fitted = Fitting(self.backbone, items, self.config, shared, progress).run(checkpoint)
+        self.names, self.report = fitted.names, fitted.report
+        earlier = tuple(source.skipped) if isinstance(source, ImageSource) else ()
+        self.skipped = earlier + fitted.skipped
+        self._memory, self._threshold = fitted.memory, fitted.threshold
+
+    @property
+    def memory(self) -> PrototypeMemory:
+        """The prototypes of the known classes."""
+        if self._memory is None:
+            raise NotFittedError("this model knows no classes yet; call fit(...) or Talon.from_pretrained(folder) first.")
+        return self._memory
+
+    @property
+    def threshold(self) -> float:
+        """The threshold that streams use unless told otherwise."""
+        if self._threshold is None:
+            raise NotFittedError("this model has no threshold yet; call fit(...) or Talon.from_pretrained(folder) first.")
+        return self._threshold
+
+    def stream(self, threshold: float | str | None = None, adapt: str | None = None) -> DiscoveryStream:
+        """Open a stream; it adapts copies, so that streams of one model never meet.
+
+        Args:
+            threshold: a number, ``auto`` (chosen by rehearsal in ``fit``), or ``None`` for the model's own.
+            adapt: ``prototypes``, ``encoder``, ``prototypes,encoder`` or ``none``; ``None`` for the model's own.
+        """
+        online = replace(self.config.online, threshold=self._resolve(threshold))
+        if adapt is not None:
+            online = replace(online, adapt=parse_adapt(adapt))
+        return DiscoveryStream(self.backbone, self.memory.copy(), online, self.names)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""
+        write_model(
+            SavedModel(self.backbone, self.memory, self.names, self.threshold, self.config, self.report), Path(folder)
+        )
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Talon:
+        """Load a folder that ``save_pretrained`` or ``talon fit`` wrote."""
+        saved = read_model(Path(folder))
+        talon = cls(saved.backbone, saved.config)
+        talon.names, talon.report = saved.names, saved.report
+        talon._memory, talon._threshold = saved.memory, saved.threshold
+        return talon
+
+    def _resolve(self, threshold: float | str | None) -> float:
+        if threshold is None:
+            return self.threshold
+        if threshold == "auto":
+            if "calibration" not in self.report:
+                raise ConfigError(
+                    "threshold='auto': this model was fitted with a constant threshold "
+                    f"({self.threshold:g}) and never rehearsed; fit it with the default preset, or give a number."
+                )
+            return float(self.report["calibration"]["threshold"])
+        try:
+            return float(threshold)
+        except ValueError:
+            raise ConfigError(f"threshold={threshold!r} is not known; give a number or 'auto'.") from None
+
+
+def cache_for(talon: Talon, directory: Path | None = None) -> TrunkCache:
+    """Return a cache of trunk outputs within the bounds that the model's config sets."""
+    offline = talon.config.offline
+    return TrunkCache(
+        talon.backbone,
+        memory_bytes=offline.cache_bytes,
+        disk_bytes=offline.cache_disk_bytes,
+        directory=directory,
+        augmentation=offline.augmentation,
+        seed=talon.config.seed,
+    )

@@ -1,0 +1,79 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from talon_ocd.errors import DataError
+from talon_ocd.memory import PrototypeMemory, search
+
+
+def unit_rows(rows: int, size: int, seed: int) -> torch.Tensor:
+    return F.normalize(torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 10_000))
+def test_nearest_two_are_the_two_largest_cosines(size: int, batch: int, seed: int) -> None:
+    prototypes, features = unit_rows(size, 5, seed), unit_rows(batch, 5, seed + 1)
+    found = PrototypeMemory(prototypes).nearest(features)
+    exact = features.double() @ F.normalize(prototypes, dim=1).double().T
+    wanted = exact.sort(dim=1, descending=True)
+    assert torch.equal(found.ids[:, 0], wanted.indices[:, 0])
+    torch.testing.assert_close(found.similarities[:, 0], wanted.values[:, 0], atol=1e-12, rtol=0)
+    if size == 1:
+        assert found.ids[:, 1].eq(-1).all()
+    else:
+        torch.testing.assert_close(found.similarities[:, 1], wanted.values[:, 1], atol=1e-12, rtol=0)
+
+
+def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, features = PrototypeMemory(unit_rows(257, 16, 0)), unit_rows(31, 16, 1)
+    whole = memory.nearest(features)
+    monkeypatch.setattr(search, "BLOCK", 10)
+    parts = memory.nearest(features)
+    assert torch.equal(whole.ids, parts.ids)
+    assert torch.equal(whole.similarities, parts.similarities)
+
+
+def test_batch_size_does_not_change_a_similarity_by_a_bit() -> None:
+    memory, features = PrototypeMemory(unit_rows(3000, 768, 0)), unit_rows(64, 768, 1)
+    together = memory.nearest(features)
+    alone = [memory.nearest(feature[None]) for feature in features]
+    assert torch.equal(together.ids, torch.cat([one.ids for one in alone]))
+    torch.testing.assert_close(
+        together.similarities, torch.cat([one.similarities for one in alone]), atol=1e-14, rtol=0
+    )
+
+
+def test_equal_prototypes_answer_with_the_older_one() -> None:
+    memory = PrototypeMemory(torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]))
+    assert memory.nearest(torch.tensor([[1.0, 0.0]])).ids.tolist() == [[1, 2]]
+
+
+def test_growth_keeps_prototypes_counts_and_ids() -> None:
+    memory = PrototypeMemory(unit_rows(3, 4, 0))
+    added = unit_rows(500, 4, 1)
+    for row in added:
+        memory.append(row[None])
+        memory.count(torch.tensor([memory.size - 1, 0]))
+    assert memory.size == 503 and memory.known == 3
+    assert torch.equal(memory.prototypes[3:], added)
+    assert memory.counts.tolist() == [500, 0, 0, *[1] * 500]
+
+
+def test_state_round_trip_is_exact() -> None:
+    memory = PrototypeMemory(unit_rows(3, 4, 0))
+    memory.append(unit_rows(2, 4, 1))
+    memory.count(torch.tensor([4, 4]))
+    again = PrototypeMemory.from_state_dict(memory.state_dict())
+    assert torch.equal(again.prototypes, memory.prototypes)
+    assert torch.equal(again.counts, memory.counts) and again.known == 3
+    copied = memory.copy()
+    copied.append(unit_rows(1, 4, 2))
+    assert memory.size == 5 and copied.size == 6
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(2, 0), torch.tensor([[float("nan"), 1.0]])])
+def test_bad_prototypes_are_refused(bad: torch.Tensor) -> None:
+    with pytest.raises(DataError):
+        PrototypeMemory(bad)
