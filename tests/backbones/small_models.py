@@ -65,7 +65,8 @@ def build_pair(family: str) -> nn.Module:
         both = transformers.SiglipConfig(text_config=text, vision_config=SIZES)
         model = transformers.SiglipModel(both)
     randomise(model)
-    return model.eval()
+    model.train(False)
+    return model
 
 
 def randomise(model: nn.Module) -> None:

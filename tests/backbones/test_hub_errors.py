@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
+
+import transformers
 
 from talon_ocd.backbones import HubBackbone, backbone_from_architecture, get_backbone
 from talon_ocd.errors import BackboneError
@@ -78,7 +80,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_siglip_without_pooling_has_no_feature(tmp_path: Path) -> None:
-    config = transformers.SiglipVisionConfig(**small_models.SIZES, vision_use_head=False)
+    config = transformers.SiglipVisionConfig.from_dict({**small_models.SIZES, "vision_use_head": False})
     folder = small_models.save(transformers.SiglipVisionModel(config), tmp_path)
     with pytest.raises(BackboneError, match="no pooling head"):
         HubBackbone.pretrained(folder)

@@ -1,7 +1,7 @@
 """Vision encoders of the Hugging Face hub (layer: backbones): ViT/DINO, DINOv2, DINOv3, CLIP and SigLIP.
 
-A family is data: which class of transformers loads it and where its parts are. ``hub_parts.py`` runs the parts,
-``hub_files.py`` finds the files. transformers is imported when an encoder is built, not before.
+A family is data: which class of transformers loads it and where its parts are. ``hub_parts.py`` runs the
+parts, ``hub_files.py`` finds the files. transformers is imported when an encoder is built, not before.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _FAMILIES = {
         "dinov2", "Dinov2Config", "Dinov2Model", _DINOV2_BLOCKS, "layernorm", _SCALED, any_size=True,
     ),
     "dinov2_with_registers": Family(
-        "dinov2", "Dinov2WithRegistersConfig", "Dinov2WithRegistersModel", _DINOV2_BLOCKS, "layernorm", _SCALED,
-        any_size=True,
+        "dinov2", "Dinov2WithRegistersConfig", "Dinov2WithRegistersModel", _DINOV2_BLOCKS, "layernorm",
+        _SCALED, any_size=True,
     ),
     "dinov3_vit": Family(
         "dinov3", "DINOv3ViTConfig", "DINOv3ViTModel", ("model.layer", "layer", "layers"), "norm", _SCALED,
@@ -89,7 +89,7 @@ _NOT_STRUCTURE = (
 class HubBackbone(Backbone):
     """A vision encoder of transformers, split before its last block.
 
-    Trainable are the last block and, for CLIP, its final norm and projection (for SigLIP: norm and pooling). The
+    Trainable are the last block and, for CLIP, final norm and projection (for SigLIP: norm and pooling). The
     final norm of the DINO families stays frozen, as in every published method that tunes them.
     """
 
@@ -99,6 +99,7 @@ class HubBackbone(Backbone):
         self.family, self.name, self.preprocessing = family.name, name, preprocessing
         self.model_type = model_type
         self.config = _structure(model.config)
+        model.eval()  # before anything runs: in training mode, rotary positions are random
         self.trunk, self.head = _split(model, family, preprocessing.crop)
         with torch.no_grad():
             tokens = self.trunk.embeddings(torch.zeros(1, 3, preprocessing.crop, preprocessing.crop))
@@ -165,8 +166,8 @@ def supported_families() -> list[str]:
 def _supported(name: str, model_type: str) -> str:
     if model_type not in _FAMILIES:
         raise BackboneError(
-            f"{name}: model type {model_type!r} is not supported; supported: {', '.join(supported_families())}."
-            f"{nearest(model_type, supported_families())}"
+            f"{name}: model type {model_type!r} is not supported; "
+            f"supported: {', '.join(supported_families())}.{nearest(model_type, supported_families())}"
         )
     return model_type
 

@@ -60,14 +60,11 @@ def cannot_load(name: str, error: Exception) -> BackboneError:
     """Say what was tried and how to get the model once, for use without network."""
     reason = " ".join(str(error).split()) or type(error).__name__
     reason = reason if len(reason) <= 300 else f"{reason[:297]}..."
-    where = (
-        "the folder"
-        if Path(name).is_dir()
-        else "no such folder here, then the Hugging Face hub and its cache"
-    )
+    local = Path(name).is_dir()
+    where = "the folder" if local else "no such folder here, then the Hugging Face hub and its cache"
     return BackboneError(
         f"{name}: the encoder can't be loaded. Tried: {where}. Reason: {reason} "
-        f"On a machine with network, hf download {_hub_id(name)} --local-dir DIR fetches it once; then pass DIR."
+        f"With network, hf download {_hub_id(name)} --local-dir DIR fetches it once; then pass DIR."
     )
 
 

@@ -1,4 +1,4 @@
-"""Trunk and heads around the blocks of a vision transformer (layer: backbones); knows torch, not transformers.
+"""Trunk and heads around the blocks of a vision transformer (layer: backbones); knows torch alone.
 
 Tokens are ``(B, T, W)`` with W the width of the transformer; the CLS token, where there is one, comes first.
 """
@@ -31,13 +31,12 @@ class BlockLayout:
         attention = getattr(block, self.attention)
         linear = {name for name, part in attention.named_children() if isinstance(part, nn.Linear)}
         everything = {name for name, _ in attention.named_children()}
-        return everything == linear == {"q_proj", "k_proj", "v_proj", self.out} and hasattr(
-            attention, "head_dim"
-        )
+        known = everything == linear == {"q_proj", "k_proj", "v_proj", self.out}
+        return known and hasattr(attention, "head_dim")
 
 
 class Rotary(nn.Module):
-    """Rotary positions of the patches, fixed for one image size; the first tokens (CLS, registers) have none."""
+    """Rotary positions of the patches, for one image size; the first tokens (CLS, registers) have none."""
 
     cosine: Tensor
     sine: Tensor
@@ -79,15 +78,15 @@ class TokenTrunk(nn.Module):
             tokens = self.norm(tokens)
         for block in self.blocks:
             tokens = run_block(block, tokens, self.rotary)
-        return tokens
+        return tokens.contiguous()
 
 
 class ClsHead(nn.Module):
-    """Last block, final norm and projection (if any), computed for the CLS token alone where the layout allows.
+    """Last block, final norm and projection (if any), computed for the CLS token alone where possible.
 
-    No other token of the last block is read, so queries, output projection and MLP run for one token instead of
-    all. Neither do all tokens need keys and values: with one query q, ``q . (K x)`` is ``(q K) . x``, and the
-    weighted mean of ``V x`` is V times the weighted mean of x. What is left costs a fiftieth of the block.
+    No other token of the last block is read, so queries, output projection and MLP run for one token instead
+    of all. Nor do all tokens need keys and values: with one query q, ``q . (K x)`` is ``(q K) . x``, and the
+    weighted mean of ``V x`` is V times the weighted mean of x. That is about 30 times cheaper than the block.
     """
 
     def __init__(
@@ -111,8 +110,11 @@ class ClsHead(nn.Module):
             features = run_block(self.block, tokens, self.rotary)[:, 0]
         else:
             features = self._cls_row(tokens, self.layout)
-        features = self.norm(features)
-        return features if self.projection is None else self.projection(features)
+        normed: Tensor = self.norm(features)
+        if self.projection is None:
+            return normed
+        projected: Tensor = self.projection(normed)
+        return projected
 
     def _cls_row(self, tokens: Tensor, layout: BlockLayout) -> Tensor:
         norm1, norm2 = getattr(self.block, layout.norm1), getattr(self.block, layout.norm2)
@@ -141,7 +143,7 @@ class ClsHead(nn.Module):
             self.rotary is not None
         ):  # every patch turns its key by another angle: the keys are needed one by one
             keys = self.rotary(projection(tokens).unflatten(-1, (-1, size)).transpose(1, 2))
-            return (keys @ query.unsqueeze(-1)).squeeze(-1)
+            return torch.matmul(keys, query.unsqueeze(-1)).squeeze(-1)
         matrix, bias = _per_head(projection, size)
         scores = torch.einsum("bhs,hsw->bhw", query, matrix) @ tokens.transpose(1, 2)
         return scores if bias is None else scores + (query * bias).sum(dim=-1, keepdim=True)
@@ -173,5 +175,5 @@ def run_block(block: nn.Module, tokens: Tensor, rotary: Rotary | None) -> Tensor
 def _per_head(linear: nn.Module, size: int) -> tuple[Tensor, Tensor | None]:
     """Return a projection as ``(heads, size, W)`` and its bias, if any, as ``(heads, size)``."""
     assert isinstance(linear, nn.Linear)
-    bias = None if linear.bias is None else linear.bias.unflatten(0, (-1, size))
-    return linear.weight.unflatten(0, (-1, size)), bias
+    bias = None if linear.bias is None else linear.bias.view(-1, size)
+    return linear.weight.view(-1, size, linear.in_features), bias
