@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from talon_ocd.backbones import Scope, TinyViT
+from talon_ocd.backbones.tiny import waves
 from talon_ocd.errors import ConfigError
 from tests.backbones import contract
 
@@ -58,6 +59,14 @@ def test_seed_decides_the_weights_and_nothing_else_does() -> None:
     assert not torch.allclose(TinyViT(seed=6)(pixels), first(pixels))
 
 
+def test_positions_start_as_waves_that_tell_all_places_apart() -> None:
+    places = waves(4, 32)
+    assert places.shape == (16, 32)
+    distances = torch.cdist(places, places) + 10 * torch.eye(16)
+    assert distances.min() > 0.5
+    torch.testing.assert_close(places[0], torch.tensor(([0.0] * 8 + [1.0] * 8) * 2))  # angle 0 on both axes
+
+
 def test_it_learns_two_kinds_of_stripes() -> None:
     backbone = TinyViT(width=32, depth=2)
     pixels = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -76,7 +85,7 @@ def test_it_learns_two_kinds_of_stripes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 30}, "image_size=30.*divisible by 4"),
+        ({"image_size": 30}, "image_size=30.*divisible by 8"),
         ({"width": 50}, "width=50.*divisible by 4"),
         ({"depth": 0}, "depth=0"),
         ({"heads": True}, "heads=True"),

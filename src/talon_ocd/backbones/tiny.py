@@ -5,6 +5,7 @@ All of it is adaptable, so the trunk only hands the pixels on. Blocks as in Doso
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -54,8 +55,9 @@ class TinyHead(nn.Module):
         self.positions = nn.Parameter(torch.empty(1, 1 + count, width))
         self.blocks = nn.ModuleList(TinyBlock(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        for tensor in (self.cls, self.positions):
-            nn.init.trunc_normal_(tensor, std=0.02)
+        nn.init.trunc_normal_(self.cls, std=0.02)
+        with torch.no_grad():
+            self.positions.zero_()[0, 1:] = waves(image_size // patch, width)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode pixels."""
@@ -65,6 +67,19 @@ class TinyHead(nn.Module):
             tokens = block(tokens)
         features: Tensor = self.norm(tokens[:, 0])
         return features
+
+
+def waves(side: int, width: int) -> Tensor:
+    """Return sines and cosines of row and column, ``(side * side, width)``, for positions to start from.
+
+    Where a stroke lies tells digits apart; from random positions a short training hardly learns it (accuracy
+    of the nearest neighbour on unseen digits after 12 epochs, one run each: 0.66 and 0.72).
+    """
+    frequencies = 100.0 ** -(torch.arange(width // 4) / (width // 4))
+    angles = torch.arange(side).unsqueeze(1) * frequencies
+    line = torch.cat([angles.sin(), angles.cos()], dim=1)  # (side, width / 2)
+    rows, columns = line.unsqueeze(1).expand(-1, side, -1), line.unsqueeze(0).expand(side, -1, -1)
+    return torch.cat([rows, columns], dim=2).flatten(0, 1)
 
 
 class TinyViT(Backbone):
@@ -78,7 +93,7 @@ class TinyViT(Backbone):
         self,
         *,
         image_size: int = 32,
-        patch: int = 4,
+        patch: int = 8,
         width: int = 96,
         depth: int = 4,
         heads: int = 4,
@@ -88,7 +103,7 @@ class TinyViT(Backbone):
         check_size("patch", patch, least=1)
         check_size("image_size", image_size, least=patch, multiple=patch)
         check_size("heads", heads, least=1)
-        check_size("width", width, least=heads, multiple=heads)
+        check_size("width", width, least=4, multiple=math.lcm(4, heads))
         check_size("depth", depth, least=1)
         check_size("seed", seed, least=0)
         self.family = self.name = NAME
