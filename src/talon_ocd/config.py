@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -21,8 +21,8 @@ else:  # pragma: no cover - Python 3.10
     import tomli as tomllib
 
 Adaptation = Literal["prototypes", "encoder"]
-Preset = Literal["default", "official", "paper"]
-PRESETS: tuple[str, ...] = get_args(Preset)
+ADAPTATIONS: tuple[Adaptation, ...] = ("prototypes", "encoder")
+PRESETS = ("default", "official", "paper")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,18 @@ class OfflineConfig:
         _require(self, "scale", self.scale > 0, "above 0")
         _require(self, "supcon_temperature", self.supcon_temperature > 0, "above 0")
         _require(self, "views", self.views == 0 or self.views >= 2, "0 (uncached) or at least 2 (a pair)")
-        for name in ("lr_encoder", "lr_classifier", "weight_decay", "lr_floor", "warmup_start",
-                     "supcon_weight", "classifier_weight", "warmup_epochs", "cache_bytes", "cache_disk_bytes"):
+        for name in (
+            "lr_encoder",
+            "lr_classifier",
+            "weight_decay",
+            "lr_floor",
+            "warmup_start",
+            "supcon_weight",
+            "classifier_weight",
+            "warmup_epochs",
+            "cache_bytes",
+            "cache_disk_bytes",
+        ):
             _require(self, name, getattr(self, name) >= 0, "0 or more")
 
 
@@ -142,16 +152,12 @@ class OnlineConfig:
     """Gradient steps an adaptation (#8)."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.adapt, list | str):
-            object.__setattr__(self, "adapt", parse_adapt(self.adapt))
-        if self.encoder_clip == "none":  # TOML has no null
+        object.__setattr__(self, "adapt", parse_adapt(self.adapt))
+        if str(self.encoder_clip) == "none":  # TOML has no null
             object.__setattr__(self, "encoder_clip", None)
         _check_literals(self)
         if self.threshold != "auto":
             _require(self, "threshold", isinstance(self.threshold, int | float), "a number, or auto")
-        for word in self.adapt:
-            if word not in get_args(Adaptation):
-                raise ConfigError(f"adapt={word!r} is not known; use prototypes, encoder, both or none.")
         _require(self, "adapt_every", self.adapt_every >= 1, "1 or more")
         _require(self, "min_group", self.min_group >= 1, "1 or more")
         _require(self, "temperature", self.temperature > 0, "above 0")
@@ -159,7 +165,14 @@ class OnlineConfig:
         _require(self, "encoder_clip", self.encoder_clip is None or self.encoder_clip > 0, "above 0 or null")
         for name in ("eta_known", "eta_new"):
             _require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
-        for name in ("kappa_known", "kappa_new", "encoder_lr", "entropy_weight", "align_weight", "repel_weight"):
+        for name in (
+            "kappa_known",
+            "kappa_new",
+            "encoder_lr",
+            "entropy_weight",
+            "align_weight",
+            "repel_weight",
+        ):
             _require(self, name, getattr(self, name) >= 0, "0 or more")
 
 
@@ -204,14 +217,18 @@ class TalonConfig:
         >>> TalonConfig.from_preset("official", "clip").online.threshold
         0.75
         """
-        makers = {"default": lambda: cls(), "official": lambda: cls.official(family), "paper": lambda: cls.paper(family)}
+        makers = {
+            "default": lambda: cls(),
+            "official": lambda: cls.official(family),
+            "paper": lambda: cls.paper(family),
+        }
         if name not in makers:
             raise ConfigError(f"preset {name!r} is not known; use one of {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
         return makers[name]()
 
     @classmethod
     def official(cls, family: str = "") -> TalonConfig:
-        """The choices of the released code; the threshold is the paper's for DINO, which the code's default misses (#25)."""
+        """The choices of the released code; the threshold of DINO is the paper's, the code has no other (#25)."""
         offline = OfflineConfig(epochs=100, warmup_epochs=50, warmup_start=1e-4, lr_floor=0.0)
         online = OnlineConfig(
             threshold=0.70 if family == "dino" else 0.75, encoder_lr=1e-1 if family == "clip" else 1e-2
@@ -222,13 +239,26 @@ class TalonConfig:
     def paper(cls, family: str = "") -> TalonConfig:
         """The paper as printed, misprints included (each is one field away from its intent)."""
         offline = OfflineConfig(
-            epochs=100, reduction="sum", lr_encoder=1e-4 if family == "clip" else 1e-3, weight_decay=0.05,
-            warmup_epochs=0, lr_floor=1e-5, trainable="block",
+            epochs=100,
+            reduction="sum",
+            lr_encoder=1e-4 if family == "clip" else 1e-3,
+            weight_decay=0.05,
+            warmup_epochs=0,
+            lr_floor=1e-5,
+            trainable="block",
         )
         online = OnlineConfig(
-            threshold=0.70 if family == "dino" else 0.75, encoder_first=False, count_founder=False, min_group=1,
-            group_mean="normalised", repel_sign="together", repel_reduction="sum", align_over="all",
-            encoder_scope="block", encoder_lr=1e-4, encoder_clip=None,
+            threshold=0.70 if family == "dino" else 0.75,
+            encoder_first=False,
+            count_founder=False,
+            min_group=1,
+            group_mean="normalised",
+            repel_sign="together",
+            repel_reduction="sum",
+            align_over="all",
+            encoder_scope="block",
+            encoder_lr=1e-4,
+            encoder_clip=None,
         )
         return cls(preset="paper", seed=1028, offline=offline, online=online)
 
@@ -256,7 +286,7 @@ class TalonConfig:
 
     @classmethod
     def from_toml(cls, path: str | Path, family: str = "", preset: str = "default") -> TalonConfig:
-        """Read a TOML file; ``preset`` (its own line ``preset = "..."`` goes before) says what the other fields start from."""
+        """Read a TOML file over ``preset``; a line ``preset = "..."`` in it goes before."""
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -270,7 +300,7 @@ class TalonConfig:
         return _toml(self.to_dict())
 
 
-def parse_adapt(words: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def parse_adapt(words: str | Sequence[str]) -> tuple[Adaptation, ...]:
     """Turn ``"prototypes,encoder"``, ``"none"`` or a list into the tuple of the config.
 
     >>> parse_adapt("none"), parse_adapt("encoder,prototypes")
@@ -280,12 +310,12 @@ def parse_adapt(words: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
     if parts in (["none"], [""], []):
         return ()
     for part in parts:
-        if part not in get_args(Adaptation):
+        if part not in ADAPTATIONS:
             raise ConfigError(
                 f"adapt={part!r} is not known; use prototypes, encoder, prototypes,encoder or none."
-                f"{nearest(part, get_args(Adaptation))}"
+                f"{nearest(part, ADAPTATIONS)}"
             )
-    return tuple(word for word in get_args(Adaptation) if word in parts)
+    return tuple(word for word in ADAPTATIONS if word in parts)
 
 
 def _require(config: object, name: str, holds: bool, wanted: str) -> None:
@@ -358,4 +388,3 @@ def _toml_value(value: Any) -> str:
 
 
 _SECTIONS = ("offline", "online", "calibration")
-

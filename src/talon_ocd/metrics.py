@@ -60,9 +60,7 @@ class Fragmentation:
     """Mean over true classes of ``exp(entropy)`` of its samples over ids: a stray sample hardly counts."""
 
 
-def strict_accuracy(
-    y_true: Labels, y_pred: Labels, known_classes: KnownClasses, top_k: int | None = None
-) -> Accuracy:
+def strict_accuracy(y_true: Labels, y_pred: Labels, known_classes: KnownClasses, top_k: int | None = None) -> Accuracy:
     """Return the accuracy under one matching of ids and classes over all samples ("v2").
 
     Among equally good matchings the one with most old samples right is taken, so that old and new do not
@@ -78,9 +76,7 @@ def strict_accuracy(
     return Accuracy(_share(right), _share(right[old]), _share(right[~old]))
 
 
-def greedy_accuracy(
-    y_true: Labels, y_pred: Labels, known_classes: KnownClasses, top_k: int | None = None
-) -> Accuracy:
+def greedy_accuracy(y_true: Labels, y_pred: Labels, known_classes: KnownClasses, top_k: int | None = None) -> Accuracy:
     """Return the accuracy with old and new samples matched apart ("v1"): a mixed id may be right in both.
 
     ``top_k`` is applied to the ids of each of the two problems.
@@ -184,9 +180,7 @@ def _contingency(truth: npt.NDArray[Any], ids: npt.NDArray[Any]) -> tuple[Ints, 
     """Return the filled cells (id, class, count) of the contingency table and the cell of every sample."""
     _, row = np.unique(ids, return_inverse=True)
     classes, column = np.unique(truth, return_inverse=True)
-    cells, cell_of_sample, counts = np.unique(
-        row * len(classes) + column, return_inverse=True, return_counts=True
-    )
+    cells, cell_of_sample, counts = np.unique(row * len(classes) + column, return_inverse=True, return_counts=True)
     return cells // len(classes), cells % len(classes), counts, cell_of_sample
 
 
@@ -226,9 +220,7 @@ def _is_old(truth: npt.NDArray[Any], known: KnownClasses) -> Bools:
 def _aligned(y_true: Labels, y_pred: Labels) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     truth, ids = _array(y_true, "y_true"), _array(y_pred, "y_pred")
     if len(truth) != len(ids):
-        raise DataError(
-            f"y_true has {len(truth)} labels but y_pred has {len(ids)} ids; give one prediction a label."
-        )
+        raise DataError(f"y_true has {len(truth)} labels but y_pred has {len(ids)} ids; give one prediction a label.")
     return truth, ids
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,17 +62,19 @@ def write_model(model: SavedModel, folder: Path) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files of a folder so that each is old or new but never half; the last one in the mapping is put in place last."""
+    """Write files of a folder: each is old or new but never half, and the last of the mapping appears last."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (folder / f".{name}.part").write_bytes(data)
         for name in files:
-            os.replace(folder / f".{name}.part", folder / name)
+            (folder / f".{name}.part").replace(folder / name)
     except OSError as error:
         for name in files:
             (folder / f".{name}.part").unlink(missing_ok=True)
-        raise StorageError(f"{folder}: can't be written ({reason(error)}); what was there before is untouched.") from error
+        raise StorageError(
+            f"{folder}: can't be written ({reason(error)}); what was there before is untouched."
+        ) from error
 
 
 def reason(error: OSError) -> str:
@@ -96,7 +97,12 @@ def read_model(folder: Path) -> SavedModel:
         memory = PrototypeMemory.from_state_dict(_tensors(folder, MEMORY, facts))
         config = TalonConfig.from_dict(facts["config"])
         return SavedModel(
-            backbone, memory, tuple(facts["names"]), float(facts["threshold"]), config, facts.get("report", {})
+            backbone,
+            memory,
+            tuple(facts["names"]),
+            float(facts["threshold"]),
+            config,
+            facts.get("report", {}),
         )
     except TalonError:
         raise

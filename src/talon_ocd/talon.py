@@ -78,14 +78,18 @@ class Talon:
     def memory(self) -> PrototypeMemory:
         """The prototypes of the known classes."""
         if self._memory is None:
-            raise NotFittedError("this model knows no classes yet; call fit(...) or Talon.from_pretrained(folder) first.")
+            raise NotFittedError(
+                "this model knows no classes yet; call fit(...) or Talon.from_pretrained(folder) first."
+            )
         return self._memory
 
     @property
     def threshold(self) -> float:
         """The threshold that streams use unless told otherwise."""
         if self._threshold is None:
-            raise NotFittedError("this model has no threshold yet; call fit(...) or Talon.from_pretrained(folder) first.")
+            raise NotFittedError(
+                "this model has no threshold yet; call fit(...) or Talon.from_pretrained(folder) first."
+            )
         return self._threshold
 
     def stream(self, threshold: float | str | None = None, adapt: str | None = None) -> DiscoveryStream:
@@ -103,7 +107,8 @@ class Talon:
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""
         write_model(
-            SavedModel(self.backbone, self.memory, self.names, self.threshold, self.config, self.report), Path(folder)
+            SavedModel(self.backbone, self.memory, self.names, self.threshold, self.config, self.report),
+            Path(folder),
         )
 
     @classmethod

@@ -87,7 +87,5 @@ def feature(model: Any, model_type: str, pixels: Tensor) -> Tensor:
     if model_type == "clip_vision_model":
         embeds: Tensor = output.image_embeds
         return embeds
-    cls: Tensor = (
-        output.pooler_output if model_type == "siglip_vision_model" else output.last_hidden_state[:, 0]
-    )
+    cls: Tensor = output.pooler_output if model_type == "siglip_vision_model" else output.last_hidden_state[:, 0]
     return cls

@@ -48,9 +48,7 @@ def test_matches_the_reference_package(capsys: pytest.CaptureFixture[str]) -> No
 def test_preprocessing_is_the_one_of_the_weights() -> None:
     preprocessing = EfficientNetLite0().preprocessing
     assert (preprocessing.resize, preprocessing.crop, preprocessing.aspect) == (256, 224, "squash")
-    values = preprocessing.normalise(
-        torch.tensor([0, 127, 255], dtype=torch.uint8).view(1, 1, 1, 3).expand(1, 3, 1, 3)
-    )
+    values = preprocessing.normalise(torch.tensor([0, 127, 255], dtype=torch.uint8).view(1, 1, 1, 3).expand(1, 3, 1, 3))
     torch.testing.assert_close(values[0, 0, 0], torch.tensor([-127 / 128, 0.0, 1.0]), rtol=0, atol=1e-6)
 
 
@@ -67,9 +65,7 @@ def test_norms_are_all_normalisations_of_the_head(backbone: EfficientNetLite0) -
     expected = [f"{unit}.norm.{kind}" for unit in units for kind in ("weight", "bias")]
     assert backbone.head_parameter_names("norms") == expected
     assert all(name.startswith("block.") for name in backbone.head_parameter_names("block"))
-    assert set(backbone.head_parameter_names("head")) == {
-        name for name, _ in backbone.head.named_parameters()
-    }
+    assert set(backbone.head_parameter_names("head")) == {name for name, _ in backbone.head.named_parameters()}
 
 
 @pytest.mark.parametrize("kernel", [3, 5])

@@ -126,9 +126,7 @@ def test_weights_of_torch_are_read(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     backbone = HubBackbone.pretrained(str(tmp_path))
     pixels = contract.pixels_for(backbone)
-    torch.testing.assert_close(
-        backbone(pixels), small_models.feature(model, "vit", pixels), rtol=1e-5, atol=1e-5
-    )
+    torch.testing.assert_close(backbone(pixels), small_models.feature(model, "vit", pixels), rtol=1e-5, atol=1e-5)
 
 
 def test_preprocessing_falls_back_on_the_family(folders: dict[str, str]) -> None:
@@ -162,9 +160,7 @@ def test_preprocessing_is_read_from_the_folder(file: str, size: dict[str, Any], 
     contract.check_round_trip(backbone)
 
 
-def test_the_same_weights_have_the_same_fingerprint_under_any_name(
-    folders: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_same_weights_have_the_same_fingerprint_under_any_name(folders: dict[str, str], tmp_path: Path) -> None:
     here = HubBackbone.pretrained(folders["dinov3_vit"])
     there = HubBackbone.pretrained(small_models.save(small_models.build("dinov3_vit"), tmp_path))
     assert here.name != there.name

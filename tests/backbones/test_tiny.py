@@ -43,9 +43,7 @@ def test_scopes_speak_of_the_last_block(backbone: TinyViT) -> None:
     expected = [f"blocks.1.norm{index}.{kind}" for index in (1, 2) for kind in ("weight", "bias")]
     assert backbone.head_parameter_names("norms") == expected
     assert all(name.startswith("blocks.1.") for name in backbone.head_parameter_names("block"))
-    assert set(backbone.head_parameter_names("head")) == {
-        name for name, _ in backbone.head.named_parameters()
-    }
+    assert set(backbone.head_parameter_names("head")) == {name for name, _ in backbone.head.named_parameters()}
 
 
 def test_seed_decides_the_weights_and_nothing_else_does() -> None:

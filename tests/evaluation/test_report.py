@@ -186,9 +186,7 @@ def test_a_report_that_cannot_be_written_is_a_storage_error(tmp_path: Path, plac
     assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_full_disk_leaves_the_old_report_and_no_rubbish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_report_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = page(tmp_path)
 
     def full(self: Path, data: bytes) -> int:

@@ -21,9 +21,7 @@ SMALL = Preprocessing(resize=32, crop=24)
 
 def canvases(count: int, height: int = 32, width: int = 32) -> list[Tensor]:
     draw = torch.Generator().manual_seed(count)
-    return [
-        torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=draw) for _ in range(count)
-    ]
+    return [torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=draw) for _ in range(count)]
 
 
 def as_rows(view: Tensor) -> twin.Picture:
@@ -57,9 +55,7 @@ def test_jitter_agrees_with_its_twin(
         view = (view * 2).round() / 2
     wanted = slow(as_rows(view), amount)
     fast(view, amount)
-    torch.testing.assert_close(
-        view, torch.tensor(wanted, dtype=torch.float64).permute(2, 0, 1), atol=1e-9, rtol=0
-    )
+    torch.testing.assert_close(view, torch.tensor(wanted, dtype=torch.float64).permute(2, 0, 1), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
@@ -95,8 +91,7 @@ def test_gcd_is_a_window_or_its_mirror() -> None:
     for view in augment([canvas] * 400, SMALL, "gcd", range(400)):
         whole = (view * 255).round().to(torch.uint8)
         hits = [
-            (windows == turned).flatten(1).all(1).nonzero().flatten().tolist()
-            for turned in (whole, whole.flip(-1))
+            (windows == turned).flatten(1).all(1).nonzero().flatten().tolist() for turned in (whole, whole.flip(-1))
         ]
         assert len(hits[0]) + len(hits[1]) == 1
         mirrored += len(hits[1])
@@ -126,10 +121,7 @@ def test_ltc_covers_most_of_the_canvas() -> None:
 
 def test_seeds_are_stable() -> None:
     assert view_seed(0, "a", 0) == view_seed(0, "a", 0)
-    assert (
-        len({view_seed(seed, key, view) for seed in (0, 1) for key in ("a", "b", "1") for view in (0, 1)})
-        == 12
-    )
+    assert len({view_seed(seed, key, view) for seed in (0, 1) for key in ("a", "b", "1") for view in (0, 1)}) == 12
     assert view_seed(1, "2", 3) != view_seed(12, "", 3)
     assert 0 <= view_seed(0, "\udce9", 0) < 2**63
 

@@ -52,9 +52,7 @@ def test_refuses_too_many_classes() -> None:
 
 def test_classes_can_be_told_apart() -> None:
     items = glyphs(20, 24)
-    pictures = np.stack(
-        [np.asarray(item.load().convert("L").resize((24, 24)), dtype=float).ravel() for item in items]
-    )
+    pictures = np.stack([np.asarray(item.load().convert("L").resize((24, 24)), dtype=float).ravel() for item in items])
     pictures -= pictures.mean(1, keepdims=True)
     pictures /= np.linalg.norm(pictures, axis=1, keepdims=True)
     nearness = np.abs(pictures @ pictures.T)  # dark on bright or bright on dark

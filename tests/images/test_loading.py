@@ -46,9 +46,7 @@ def test_canvases_come_in_order(workers: int) -> None:
 
 def test_slow_images_keep_their_place() -> None:
     items = [item(at, delay=0.02 * (at % 3 == 0)) for at in range(12)]
-    assert [found.source for found, _ in load_canvases(items, SMALL, workers=3)] == [
-        str(at) for at in range(12)
-    ]
+    assert [found.source for found, _ in load_canvases(items, SMALL, workers=3)] == [str(at) for at in range(12)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -65,8 +63,7 @@ def test_a_stream_never_dies_of_one_image(workers: int, error: Exception, reason
     skipped: list[Skipped] = []
     items = [item(0), item(1, error), item(2), item(3), item(4)]
     sizes = [
-        [found.source for found in batch.items]
-        for batch in batches(items, SMALL, 2, skipped.append, workers=workers)
+        [found.source for found in batch.items] for batch in batches(items, SMALL, 2, skipped.append, workers=workers)
     ]
     assert sizes == [["0", "2"], ["3", "4"]]
     assert skipped == [Skipped("1", reason)]
@@ -74,10 +71,7 @@ def test_a_stream_never_dies_of_one_image(workers: int, error: Exception, reason
 
 def test_batches_are_full_except_the_last(tmp_path: Path) -> None:
     skipped: list[Skipped] = []
-    items = [
-        ImageItem(str(at), None, str(at), tmp_path / "missing") if at % 4 == 0 else item(at)
-        for at in range(21)
-    ]
+    items = [ImageItem(str(at), None, str(at), tmp_path / "missing") if at % 4 == 0 else item(at) for at in range(21)]
     found = list(batches(items, SMALL, 4, skipped.append))
     assert [len(batch) for batch in found] == [4, 4, 4, 3]
     assert all(len(batch.canvases) == len(batch) for batch in found)

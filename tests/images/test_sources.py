@@ -145,9 +145,7 @@ def test_key_changes_with_the_content(tmp_path: Path) -> None:
     assert stream(tmp_path).items[0].key == before
     path.write_bytes(encoded(photo(9, 9)))
     assert file_item(path).key != before
-    assert (
-        memory_item(photo(), "a").key == memory_item(photo(), "b").key != memory_item(photo(seed=1), "a").key
-    )
+    assert memory_item(photo(), "a").key == memory_item(photo(), "b").key != memory_item(photo(seed=1), "a").key
 
 
 @pytest.mark.parametrize("opened", [labelled, stream])

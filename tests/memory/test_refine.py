@@ -14,7 +14,9 @@ OFFICIAL = OnlineConfig(threshold=0.7)
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"), [(1, (0.99999955, 0.00095324)), (0, (0.99986738, 0.01628579))], ids=["known", "new"]
+    ("known", "expected"),
+    [(1, (0.99999955, 0.00095324)), (0, (0.99986738, 0.01628579))],
+    ids=["known", "new"],
 )
 def test_reference_values_of_appendix_a(known: int, expected: tuple[float, float]) -> None:
     memory = PrototypeMemory(torch.tensor([[1.0, 0.0]]), known=known)

@@ -43,9 +43,7 @@ class StandIn(Backbone):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.counter = CountingTrunk()
-            self.head = nn.Sequential(
-                nn.Flatten(), nn.Linear(128, 48), nn.LayerNorm(48), nn.GELU(), nn.Linear(48, 16)
-            )
+            self.head = nn.Sequential(nn.Flatten(), nn.Linear(128, 48), nn.LayerNorm(48), nn.GELU(), nn.Linear(48, 16))
         self.trunk = self.counter
         self.hidden_shape = (8, 4, 4)
         self.feature_size = 16

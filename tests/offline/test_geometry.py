@@ -57,9 +57,7 @@ def test_angles_on_a_circle() -> None:
     assert found.own_mean == pytest.approx(10.0, abs=1e-4)
     assert found.own_std == pytest.approx(0.0, abs=1e-4)
     assert found.between_mean == pytest.approx((80 + 170 + 90) / 3, abs=1e-4)
-    assert found.between_std == pytest.approx(
-        torch.tensor([80.0, 170, 90]).std(correction=0).item(), abs=1e-4
-    )
+    assert found.between_std == pytest.approx(torch.tensor([80.0, 170, 90]).std(correction=0).item(), abs=1e-4)
     assert (sum(found.own_histogram), sum(found.between_histogram)) == (3, 3)
     assert len(found.edges) == BINS + 1 == len(found.own_histogram) + 1
     assert found.edges[-1] == 180.0

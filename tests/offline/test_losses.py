@@ -77,9 +77,7 @@ def test_margin_cross_entropy_equals_its_slow_twin() -> None:
     features, labels = draw(3)
     classifier = Classifier("margin", draw(4, rows=3)[0] * 7)
     cosine = features @ F.normalize(classifier.weight.detach(), dim=1).T
-    expected = twin.cross_entropy(
-        twin.margin_logits(cosine.tolist(), labels.tolist(), 30.0, 0.2), labels.tolist()
-    )
+    expected = twin.cross_entropy(twin.margin_logits(cosine.tolist(), labels.tolist(), 30.0, 0.2), labels.tolist())
     assert classifier.loss(features, labels, OfflineConfig()).item() == pytest.approx(expected, rel=1e-9)
 
 
@@ -193,10 +191,7 @@ def test_views_weights_and_kinds_change_what_they_should() -> None:
     def parts(kind: str = "margin", **changes: object) -> dict[str, float]:
         config = OfflineConfig(classifier=kind, **changes)  # type: ignore[arg-type]
         classifier = Classifier(config.classifier, VIEW1)
-        return {
-            name: value.item()
-            for name, value in offline_loss(VIEW1, VIEW2, labels, classifier, config).items()
-        }
+        return {name: value.item() for name, value in offline_loss(VIEW1, VIEW2, labels, classifier, config).items()}
 
     plain = parts()
     assert plain["loss"] == pytest.approx(plain["supcon"] + plain["classifier"])

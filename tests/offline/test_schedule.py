@@ -15,9 +15,7 @@ from talon_ocd.offline.schedule import effective_warmup, learning_rate
     ],
 )  # fmt: skip
 def test_official_values(epoch: int, expected: float) -> None:
-    assert learning_rate(epoch, 1e-3, 100, 50, 1e-4, 0.0) == pytest.approx(
-        expected, rel=2e-2 if epoch == 99 else 4e-3
-    )
+    assert learning_rate(epoch, 1e-3, 100, 50, 1e-4, 0.0) == pytest.approx(expected, rel=2e-2 if epoch == 99 else 4e-3)
 
 
 def test_cosine_without_warmup_falls_from_base_to_floor() -> None:

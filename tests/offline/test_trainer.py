@@ -157,9 +157,7 @@ def test_an_interrupted_run_ends_bit_equal(tmp_path: Path, outputs: TrunkOutputs
 
 
 @pytest.mark.parametrize("damage", ["seed", "cut", "junk"])
-def test_a_foreign_or_damaged_checkpoint_is_ignored(
-    tmp_path: Path, outputs: TrunkOutputs, damage: str
-) -> None:
+def test_a_foreign_or_damaged_checkpoint_is_ignored(tmp_path: Path, outputs: TrunkOutputs, damage: str) -> None:
     file = tmp_path / "training.safetensors"
     views = CachedViews(outputs)
     run(views, seed=1 if damage == "seed" else 0, checkpoint=file)
@@ -169,9 +167,7 @@ def test_a_foreign_or_damaged_checkpoint_is_ignored(
         file.write_bytes(b"junk")
     listener, backbone = Listener(), StandIn()
     start = torch.eye(CLASSES, 16)
-    train_head(
-        backbone.head, backbone.head_parameter_names("head"), views, LABELS, start, FAST, 0, listener, file
-    )
+    train_head(backbone.head, backbone.head_parameter_names("head"), views, LABELS, start, FAST, 0, listener, file)
     assert same(run(views)[0], backbone.head.state_dict())
     assert "starts anew" in listener.notes[0]
 
@@ -214,9 +210,7 @@ def test_only_named_parameters_move_and_flags_are_restored(outputs: TrunkOutputs
     names = backbone.head_parameter_names("norms")
     backbone.head.get_parameter("4.bias").requires_grad_(True)
     train_head(backbone.head, names, CachedViews(outputs), LABELS, torch.eye(CLASSES, 16), FAST, 0)
-    moved = {
-        name for name, value in backbone.head.state_dict().items() if not torch.equal(value, before[name])
-    }
+    moved = {name for name, value in backbone.head.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == set(names) == {"2.weight", "2.bias"}
     assert [name for name, p in backbone.head.named_parameters() if p.requires_grad] == ["4.bias"]
     assert backbone.head.get_parameter("2.bias").grad is None

@@ -113,9 +113,7 @@ def test_a_damaged_row_is_computed_again(tmp_path: Path, expected: Tensor, at: i
 @pytest.mark.parametrize(
     ("suffix", "cut", "lost"), [(".rows", 10, 1), (".index", 5, 1), (".index", 24, 1), (".rows", 3000, 6)]
 )
-def test_a_torn_file_loses_only_its_end(
-    tmp_path: Path, expected: Tensor, suffix: str, cut: int, lost: int
-) -> None:
+def test_a_torn_file_loses_only_its_end(tmp_path: Path, expected: Tensor, suffix: str, cut: int, lost: int) -> None:
     with cache(StandIn(), tmp_path) as trunk:
         trunk.outputs(ITEMS)
     (path,) = [path for path in tmp_path.glob(f"*{suffix}") if path.stat().st_size]
@@ -211,9 +209,7 @@ def test_a_full_disk_is_no_end(
     assert "stays in memory" in listener.notes[0]
 
 
-def test_a_write_that_fails_half_way_leaves_a_good_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_half_way_leaves_a_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = FileSegment(tmp_path / "x", (2,))
     segment.append([b"a" * 16], torch.ones(1, 2))
     (tmp_path / "x.index").chmod(0o400)

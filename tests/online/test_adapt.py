@@ -58,7 +58,7 @@ def small_head(seed: int = 0) -> nn.Sequential:
 
 def test_only_promised_parameters_move_and_a_step_is_bounded() -> None:
     head, hidden = small_head(), torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
-    before = {name: value.clone() for name, value in head.named_parameters()}
+    before = {name: value.detach().clone() for name, value in head.named_parameters()}
     adapter = EncoderAdapter(head, ["0.weight", "0.bias"], dataclasses.replace(OFFICIAL, encoder_lr=0.1))
     adapter.step(hidden, torch.arange(16) % 3, unit_rows(3, 4, 2))
     moved = {name: value.detach() - before[name] for name, value in head.named_parameters()}

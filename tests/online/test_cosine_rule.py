@@ -9,7 +9,11 @@ from tests.memory.test_prototypes import unit_rows
 
 
 @given(
-    st.integers(0, 6), st.integers(0, 40), st.integers(2, 5), st.sampled_from([-1.0, 0.0, 0.5, 0.9, 1.5]), st.integers(0, 9999)
+    st.integers(0, 6),
+    st.integers(0, 40),
+    st.integers(2, 5),
+    st.sampled_from([-1.0, 0.0, 0.5, 0.9, 1.5]),
+    st.integers(0, 9999),
 )
 @settings(max_examples=200)
 def test_a_batch_is_answered_as_if_one_by_one(size: int, batch: int, dims: int, threshold: float, seed: int) -> None:

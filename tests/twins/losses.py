@@ -12,9 +12,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def supcon(
-    features: Rows, labels: Sequence[int], temperature: float, base_temperature: float = 0.07
-) -> float:
+def supcon(features: Rows, labels: Sequence[int], temperature: float, base_temperature: float = 0.07) -> float:
     """Mean over anchors; an anchor without positives adds 0."""
     total = 0.0
     for a, anchor in enumerate(features):

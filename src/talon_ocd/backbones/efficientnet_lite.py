@@ -31,9 +31,7 @@ STAGES = (
     (6, 5, 2, 192, 4),
 )
 TRUNK_CHANNELS = STAGES[-1][3]
-CPU_CHUNK = (
-    4  # images; more of them push the activations out of the processor's cache (measured: 2x slower at 64)
-)
+CPU_CHUNK = 4  # images; more of them push the activations out of the processor's cache (measured: 2x slower at 64)
 
 
 class LiteTrunk(nn.Module):
@@ -111,9 +109,7 @@ class EfficientNetLite0(Backbone):
         return {"kind": NAME, "name": self.name, "image_size": self.image_size}
 
     @classmethod
-    def from_architecture(
-        cls, architecture: dict[str, Any], preprocessing: Preprocessing
-    ) -> EfficientNetLite0:
+    def from_architecture(cls, architecture: dict[str, Any], preprocessing: Preprocessing) -> EfficientNetLite0:
         """Build with random weights."""
         backbone = cls(image_size=architecture["image_size"])
         backbone.name = architecture["name"]

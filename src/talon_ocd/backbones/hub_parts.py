@@ -139,9 +139,7 @@ class ClsHead(nn.Module):
         """Return ``(B, heads, T)`` products of the query with all keys."""
         projection = attention.get_submodule("k_proj")
         size = query.shape[-1]
-        if (
-            self.rotary is not None
-        ):  # every patch turns its key by another angle: the keys are needed one by one
+        if self.rotary is not None:  # every patch turns its key by another angle: the keys are needed one by one
             keys = self.rotary(projection(tokens).unflatten(-1, (-1, size)).transpose(1, 2))
             return torch.matmul(keys, query.unsqueeze(-1)).squeeze(-1)
         matrix, bias = _per_head(projection, size)

@@ -38,11 +38,9 @@ class FixedNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("variance", torch.ones(channels))
 
-    def forward(self, maps: Tensor) -> Tensor:
-        """Normalise maps ``(B, H, W, C)``; one kernel forward, one backward."""
-        rows = maps.reshape(-1, maps.shape[-1])
-        rows = F.batch_norm(rows, self.mean, self.variance, self.weight, self.bias, False, 0.0, NORM_EPS)
-        return rows.view(maps.shape)
+    def forward(self, rows: Tensor) -> Tensor:
+        """Normalise rows ``(N, C)``; one kernel forward, one backward."""
+        return F.batch_norm(rows, self.mean, self.variance, self.weight, self.bias, False, 0.0, NORM_EPS)
 
 
 class ConvUnit(nn.Module):
@@ -70,9 +68,12 @@ class ConvUnit(nn.Module):
         """Turn maps ``(B, H, W, C)`` into ``(B, ceil(H / stride), ceil(W / stride), C')``."""
         pointwise = self.kernel == 1
         maps = F.linear(maps, self.weight.flatten(1), self.bias) if pointwise else self._convolve(maps)
+        rows = maps.view(-1, maps.shape[-1])
         if self.norm is not None:
-            maps = self.norm(maps)
-        return F.hardtanh_(maps, 0.0, 6.0) if self.activate else maps
+            rows = self.norm(rows)
+        if self.activate:
+            rows = F.hardtanh_(rows, 0.0, 6.0)  # on what the norm returned: on a view of it, autograd would copy
+        return rows.view(maps.shape)
 
     def _convolve(self, maps: Tensor) -> Tensor:
         (top, drop_rows), (left, drop_columns) = (

@@ -18,25 +18,34 @@ from talon_ocd.errors import ConfigError
 BackboneOption = Annotated[
     str,
     typer.Option(
-        "--backbone", "-b", help="Encoder: efficientnet-lite0, tiny-vit, a transformers hub id, or a local model folder."
+        "--backbone",
+        "-b",
+        help="Encoder: efficientnet-lite0, tiny-vit, a transformers hub id, or a local model folder.",
     ),
 ]
 PresetOption = Annotated[
-    str, typer.Option("--preset", "-p", help="default (calibrated), official (released code) or paper (as printed).")
+    str,
+    typer.Option("--preset", "-p", help="default (calibrated), official (released code) or paper (as printed)."),
 ]
 ImageSizeOption = Annotated[
-    int | None, typer.Option("--image-size", help="Pixels a side, for encoders that take any size (small = fast).")
+    int | None,
+    typer.Option("--image-size", help="Pixels a side, for encoders that take any size (small = fast)."),
 ]
 AspectOption = Annotated[
-    str | None, typer.Option("--aspect", help="squash (TALON) or keep (GCD, SMILE, PHE) the aspect of pictures.")
+    str | None,
+    typer.Option("--aspect", help="squash (TALON) or keep (GCD, SMILE, PHE) the aspect of pictures."),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings; flags go before it, it before the preset.")
+    Path | None,
+    typer.Option("--config", help="TOML file with settings; flags go before it, it before the preset."),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting, e.g. --set offline.margin=0.3; may be repeated.")
+    list[str] | None,
+    typer.Option("--set", help="Any setting, e.g. --set offline.margin=0.3; may be repeated."),
 ]
-EpochsOption = Annotated[int | None, typer.Option("--epochs", min=0, help="Training epochs; 0 keeps the features as they are.")]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", min=0, help="Training epochs; 0 keeps the features as they are.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 out = Console()
@@ -49,9 +58,7 @@ def backbone_from(name: str, image_size: int | None, aspect: str | None) -> Back
     return get_backbone(name, **{key: value for key, value in options.items() if value is not None})
 
 
-def config_from(
-    preset: str, family: str, file: Path | None, settings: list[str] | None, **flags: Any
-) -> TalonConfig:
+def config_from(preset: str, family: str, file: Path | None, settings: list[str] | None, **flags: Any) -> TalonConfig:
     """Build the settings: preset, then file, then ``--set``, then the named flags."""
     base = TalonConfig.from_preset(preset, family)
     if file is not None:
@@ -99,7 +106,7 @@ def command_line() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this package runs from, with ``+`` if it was changed; ``None`` elsewhere."""
+    """Return the commit of the checkout that this runs from, with ``+`` if changed; ``None`` elsewhere."""
     folder = Path(__file__).resolve().parent
     try:
         head = _git(folder, "rev-parse", "--short=12", "HEAD")

@@ -39,7 +39,9 @@ class LiveTable:
         self._names: dict[int, str] = {}
         self._truth: dict[int, Counter[str]] = {}
         self._first: dict[int, int] = {}
-        self._live = Live(console=choices.out, refresh_per_second=8, transient=False) if choices.out.is_terminal else None
+        self._live = (
+            Live(console=choices.out, refresh_per_second=8, transient=False) if choices.out.is_terminal else None
+        )
 
     def __enter__(self) -> LiveTable:
         if self._live:
@@ -95,7 +97,8 @@ def demo(
     backbone = get_backbone("tiny-vit")
     config = TalonConfig.from_preset("default", backbone.family).override(**DIGITS)
     choices.out.print(
-        f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.", highlight=False
+        f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.",
+        highlight=False,
     )
     with (
         TrunkCache(
@@ -116,9 +119,17 @@ def demo(
                 table.add(decision, item, stream)
 
             run = run_protocol(data, backbone, config, seed, cache, progress_for(choices.err, quiet), on_decision=show)
-        metrics = {**run.scores, "seconds": round(time.perf_counter() - started, 1), "command": choices.command_line()}
+        metrics = {
+            **run.scores,
+            "seconds": round(time.perf_counter() - started, 1),
+            "command": choices.command_line(),
+        }
         write_files(output, {"metrics.json": json.dumps(metrics, indent=2).encode()})
-        facts = {"data": "scikit-learn digits", "threshold": run.talon.threshold, "seconds": metrics["seconds"]}
+        facts = {
+            "data": "scikit-learn digits",
+            "threshold": run.talon.threshold,
+            "seconds": metrics["seconds"],
+        }
         record.finish("talon demo: handwritten digits", facts, config.to_dict(), run.scores)
     _tell(run, output, metrics["seconds"])
 
@@ -136,5 +147,7 @@ def _tell(run: Run, output: Path, seconds: float) -> None:
     )
     choices.out.print(f"look at {output / 'report.html'}", markup=False, highlight=False)
     choices.out.print(
-        "your own photos: talon fit KNOWN -o MODEL; talon discover INCOMING -m MODEL -o OUT", markup=False, highlight=False
+        "your own photos: talon fit KNOWN -o MODEL; talon discover INCOMING -m MODEL -o OUT",
+        markup=False,
+        highlight=False,
     )

@@ -21,11 +21,14 @@ from talon_ocd.talon import Talon
 
 
 def discover(
-    data: Annotated[str, typer.Argument(help="Images: a folder, a manifest, a tar, one image, or - for paths on stdin.")],
+    data: Annotated[
+        str, typer.Argument(help="Images: a folder, a manifest, a tar, one image, or - for paths on stdin.")
+    ],
     model: Annotated[Path, typer.Option("--model", "-m", help="Folder that `talon fit` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for decisions, summary and report.")],
     adapt: Annotated[
-        str | None, typer.Option("--adapt", help="What keeps learning: prototypes,encoder, one of them, or none.")
+        str | None,
+        typer.Option("--adapt", help="What keeps learning: prototypes,encoder, one of them, or none."),
     ] = None,
     threshold: Annotated[str | None, typer.Option("--threshold", help="auto (rehearsed by fit) or a number.")] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
@@ -56,7 +59,7 @@ def discover(
         seconds = time.perf_counter() - started
         facts = {
             "threshold": online.discovery.rule.threshold,
-            "adapt": list(online.config.adapt) or ["none"],
+            "adapt": ",".join(online.config.adapt) or "none",
             "model": str(model),
             "data": data,
             "seconds": round(seconds, 3),
@@ -73,7 +76,7 @@ def _ordered(items: list[ImageItem], shuffle: bool, seed: int) -> list[ImageItem
 
 
 def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str, Any] | None:
-    """Score the answers if every image has a label and the labels speak of the model's classes (a date folder does not)."""
+    """Score the answers if all images have labels that speak of the model's classes (folders by date do not)."""
     labels = [label for label in truth if label is not None]
     if not labels or len(labels) < len(truth) or not set(labels) & set(talon.names):
         return None
@@ -83,14 +86,13 @@ def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str,
 def _tell(summary: dict[str, Any], output: Path) -> None:
     verdicts = summary["verdicts"]
     choices.out.print(
-        f"[bold]{summary['images']}[/] images: {verdicts['known']} known, {verdicts['discovered'] + verdicts['new']} in "
-        f"[bold]{summary['categories_discovered']}[/] discovered categories, {summary['skipped']['count']} skipped"
+        f"[bold]{summary['images']}[/] images: {verdicts['known']} known, "
+        f"{verdicts['discovered'] + verdicts['new']} in [bold]{summary['categories_discovered']}[/] discovered "
+        f"categories, {summary['skipped']['count']} skipped"
     )
     for skipped in summary["skipped"]["listed"][:10]:
         choices.err.print(f"skipped {skipped['source']}: {skipped['reason']}", markup=False, soft_wrap=True)
     if metrics := summary.get("metrics"):
         strict = metrics["strict"]
-        choices.out.print(
-            f"strict accuracy: all {strict['all']:.1%}, old {strict['old']:.1%}, new {strict['new']:.1%}"
-        )
+        choices.out.print(f"strict accuracy: all {strict['all']:.1%}, old {strict['old']:.1%}, new {strict['new']:.1%}")
     choices.out.print(f"report: {output / 'report.html'}", soft_wrap=True, markup=False)

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.progress import Task as BarTask
-from rich.progress import TaskID
 
 from talon_ocd.progress import SILENT, Progress, Task
 
@@ -136,4 +135,6 @@ def facts_text(facts: dict[str, float | str]) -> str:
     >>> facts_text({"loss": 1.23456, "categories": 7})
     'loss 1.235  categories 7'
     """
-    return "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
+    return "  ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()
+    )

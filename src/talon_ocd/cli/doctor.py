@@ -25,7 +25,17 @@ from talon_ocd.cli import choices
 from talon_ocd.errors import BackboneError
 from talon_ocd.images import decode
 
-PACKAGES = ("torch", "numpy", "scipy", "pillow", "safetensors", "transformers", "scikit-learn", "matplotlib", "torchvision")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pillow",
+    "safetensors",
+    "transformers",
+    "scikit-learn",
+    "matplotlib",
+    "torchvision",
+)
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
@@ -70,7 +80,8 @@ def _speed() -> dict[str, str]:
     photo = Image.fromarray(random.integers(0, 255, (48, 64, 3), dtype=np.uint8)).resize((1600, 1200))
     buffer = io.BytesIO()
     photo.save(buffer, "JPEG", quality=85)
-    speeds = {"decode": f"{_rate(lambda: decode(buffer.getvalue(), 'photo', shorter_side=256)):.0f} photos/s (1600 x 1200 JPEG)"}
+    decoded = _rate(lambda: decode(buffer.getvalue(), "photo", shorter_side=256))
+    speeds = {"decode": f"{decoded:.0f} photos/s (1600 x 1200 JPEG)"}
     try:
         backbone = get_backbone("efficientnet-lite0")
     except BackboneError as error:
@@ -81,7 +92,10 @@ def _speed() -> dict[str, str]:
         with torch.no_grad():
             backbone(pixels)
 
-    return {**speeds, "encode": f"{16 * _rate(forward):.0f} images/s (efficientnet-lite0, 224 px, batches of 16)"}
+    return {
+        **speeds,
+        "encode": f"{16 * _rate(forward):.0f} images/s (efficientnet-lite0, 224 px, batches of 16)",
+    }
 
 
 def _rate(work: Callable[[], object], seconds: float = 1.0) -> float:
@@ -110,5 +124,7 @@ def _traps() -> list[str]:
     if (cores := os.cpu_count()) and torch.get_num_threads() > cores:
         traps.append(f"torch uses {torch.get_num_threads()} threads on {cores} cores; set OMP_NUM_THREADS={cores}.")
     if shutil.disk_usage(Path.cwd()).free < 2_000_000_000:
-        traps.append("less than 2 GB free on this disk: the trunk cache may not fit; use --cache elsewhere or free space.")
+        traps.append(
+            "less than 2 GB free on this disk: the trunk cache may not fit; use --cache elsewhere or free space."
+        )
     return traps

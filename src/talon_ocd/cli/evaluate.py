@@ -23,14 +23,19 @@ from talon_ocd.saved import write_files
 def evaluate(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.json and one folder a seed.")],
     dataset: Annotated[str, typer.Option("--dataset", "-d", help="digits, glyphs or folder.")] = "digits",
-    root: Annotated[Path | None, typer.Option("--root", help="With --dataset folder: a folder with one folder per class.")] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", help="With --dataset folder: a folder with one folder per class.")
+    ] = None,
     known: Annotated[
-        str | None, typer.Option("--known", help="How many classes (sorted by name) are known, or a file that lists them.")
+        str | None,
+        typer.Option("--known", help="How many classes (sorted by name) are known, or a file that lists them."),
     ] = None,
     classes: Annotated[int, typer.Option("--classes", min=2, help="With --dataset glyphs: how many classes.")] = 100,
     backbone: choices.BackboneOption = "efficientnet-lite0",
     preset: choices.PresetOption = "default",
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, e.g. 0,1,2; each draws labelled half, training and order.")] = "0,1,2",
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="Seeds, e.g. 0,1,2; each draws labelled half, training and order.")
+    ] = "0,1,2",
     epochs: choices.EpochsOption = None,
     threshold: Annotated[str | None, typer.Option("--threshold", help="auto or a number.")] = None,
     adapt: Annotated[str | None, typer.Option("--adapt", help="prototypes,encoder, one of them, or none.")] = None,
@@ -85,7 +90,11 @@ def _seeds(text: str) -> list[int]:
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    return {"seed": run.scores["seed"], "threshold": run.scores["threshold"], "command": choices.command_line()}
+    return {
+        "seed": run.scores["seed"],
+        "threshold": run.scores["threshold"],
+        "command": choices.command_line(),
+    }
 
 
 def _tell(content: dict[str, Any], data: Dataset, output: Path) -> None:
@@ -94,7 +103,9 @@ def _tell(content: dict[str, Any], data: Dataset, output: Path) -> None:
         table.add_column(column, justify="right" if column else "left")
     mean, std = content["mean"], content["std"]
     for protocol in ("strict", "greedy"):
-        cells = [f"{100 * mean[protocol][part]:.1f} ± {100 * std[protocol][part]:.1f}" for part in ("all", "old", "new")]
+        cells = [
+            f"{100 * mean[protocol][part]:.1f} ± {100 * std[protocol][part]:.1f}" for part in ("all", "old", "new")
+        ]
         table.add_row(protocol.capitalize(), *cells)
     choices.out.print(table)
     found, true = mean["categories"]["found"], mean["categories"]["true"]

@@ -16,7 +16,9 @@ CHECKPOINT = ".training.safetensors"
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="Labelled images: a folder per class, a manifest (path,label), or a tar.")],
+    data: Annotated[
+        Path, typer.Argument(help="Labelled images: a folder per class, a manifest (path,label), or a tar.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
     backbone: choices.BackboneOption = "efficientnet-lite0",
     preset: choices.PresetOption = "default",
@@ -26,7 +28,8 @@ def fit(
     image_size: choices.ImageSizeOption = None,
     aspect: choices.AspectOption = None,
     cache: Annotated[
-        Path | None, typer.Option("--cache", help="Folder that keeps trunk outputs for the next fit of the same images.")
+        Path | None,
+        typer.Option("--cache", help="Folder that keeps trunk outputs for the next fit of the same images."),
     ] = None,
     config: choices.ConfigOption = None,
     settings: choices.SetOption = None,
@@ -35,7 +38,13 @@ def fit(
     """Learn known classes from labelled images and save a model."""
     encoder = choices.backbone_from(backbone, image_size, aspect)
     full = choices.config_from(
-        preset, encoder.family, config, settings, epochs=epochs, seed=seed, threshold=choices.number_or_word(threshold)
+        preset,
+        encoder.family,
+        config,
+        settings,
+        epochs=epochs,
+        seed=seed,
+        threshold=choices.number_or_word(threshold),
     )
     source = labelled(data)
     talon = Talon(encoder, full)

@@ -59,4 +59,10 @@ def _folder(root: Path | None, known: Known) -> Dataset:
         raise ConfigError("--dataset folder needs --root DIR, a folder with one folder per class.")
     source = labelled(root)
     names = sorted({str(item.label) for item in source.items})
-    return Dataset(f"folder:{root.resolve().name}", source.items, known_classes(names, known), source.skipped, source.ignored)
+    return Dataset(
+        f"folder:{root.resolve().name}",
+        source.items,
+        known_classes(names, known),
+        source.skipped,
+        source.ignored,
+    )

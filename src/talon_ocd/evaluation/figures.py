@@ -59,9 +59,7 @@ def growth(index: npt.NDArray[np.int64], category: npt.NDArray[np.int64], known:
         for label, colour, style, event in lines:
             if event.any():
                 x, y = _thin(index, np.cumsum(event))
-                axes.step(
-                    x, y, where="post", label=label, color=_STAND_INS[colour], linestyle=style, linewidth=1.6
-                )
+                axes.step(x, y, where="post", label=label, color=_STAND_INS[colour], linestyle=style, linewidth=1.6)
         axes.set_ylim(bottom=0)
         return _svg(figure, "Number of categories against time")
 
@@ -91,9 +89,7 @@ def similarities(
         if cuts.size:
             word = "threshold" if np.ptp(cuts) < 1e-9 else "median threshold"
             middle = float(np.median(cuts))
-            axes.axvline(
-                middle, color=_STAND_INS["ink"], linestyle="--", linewidth=1, label=f"{word} {middle:.3g}"
-            )
+            axes.axvline(middle, color=_STAND_INS["ink"], linestyle="--", linewidth=1, label=f"{word} {middle:.3g}")
         return _svg(figure, "Histogram of similarities by verdict")
 
 
@@ -129,9 +125,7 @@ def _first_and_second(category: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.b
     return first, second
 
 
-def _thin(
-    x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _thin(x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Keep the ends and evenly spaced points between them."""
     keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(np.int64))
     return x[keep], y[keep]
@@ -141,9 +135,7 @@ def _svg(figure: Figure, label: str) -> str:
     """Return the figure as SVG, with a legend above the plot where it hides nothing."""
     axes = figure.axes[0]
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(
-            frameon=False, fontsize=8, ncols=4, columnspacing=1.4, loc="lower left", bbox_to_anchor=(0, 1)
-        )
+        axes.legend(frameon=False, fontsize=8, ncols=4, columnspacing=1.4, loc="lower left", bbox_to_anchor=(0, 1))
     buffer = StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)

@@ -98,7 +98,12 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def results(
-    dataset: Dataset, backbone: Backbone, config: TalonConfig, runs: Sequence[Run], command: str, commit: str | None
+    dataset: Dataset,
+    backbone: Backbone,
+    config: TalonConfig,
+    runs: Sequence[Run],
+    command: str,
+    commit: str | None,
 ) -> dict[str, Any]:
     """Return everything that a reader of the figures needs, as plain data: the content of ``results.json``."""
     scores = [run.scores for run in runs]

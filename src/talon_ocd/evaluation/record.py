@@ -91,7 +91,11 @@ class Record:
         }
 
     def finish(
-        self, title: str, facts: Mapping[str, Any], settings: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
+        self,
+        title: str,
+        facts: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        metrics: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Write ``summary.json`` and ``report.html``; returns the summary."""
         summary = self.summary({**facts, **({"metrics": metrics} if metrics else {})})

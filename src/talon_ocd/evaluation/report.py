@@ -115,9 +115,7 @@ def _render(data: ReportInput) -> str:
     }
     shown = {name: gallery[:MOST_CARDS] for name, gallery in galleries.items()}
     _attach_pictures([card for gallery in shown.values() for card in gallery], data.thumbnails)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(value=_value, share=_share, short=_short)
     source = resources.files("talon_ocd.evaluation").joinpath("report.html.jinja").read_text(encoding="utf-8")
     return environment.from_string(source).render(
@@ -129,9 +127,7 @@ def _render(data: ReportInput) -> str:
         figures=_figures(data),
         scores=_scores(data.metrics or {}),
         skipped=data.skipped[:MOST_SKIPPED],
-        settings=json.dumps(data.settings, indent=2, default=str, ensure_ascii=False)
-        if data.settings
-        else "",
+        settings=json.dumps(data.settings, indent=2, default=str, ensure_ascii=False) if data.settings else "",
     )
 
 
@@ -214,11 +210,7 @@ def _scores(metrics: Mapping[str, Any]) -> dict[str, Any]:
             accuracy = metrics[protocol]
             deviation = accuracy.get("std") or spread.get(protocol, {})
             rows.append((protocol, [(accuracy[part], deviation.get(part)) for part in ("all", "old", "new")]))
-    rest = {
-        name: value
-        for name, value in metrics.items()
-        if name not in ("strict", "greedy", "std", "categories")
-    }
+    rest = {name: value for name, value in metrics.items() if name not in ("strict", "greedy", "std", "categories")}
     return {"rows": rows, "categories": metrics.get("categories"), "rest": rest}
 
 

@@ -44,7 +44,7 @@ def labelled_half(number: int, seed: int, rule: SamplingRule = "gcd") -> Indices
 
 
 def known_classes(classes: Sequence[str], known: int | str | Path | None) -> tuple[str, ...]:
-    """Return the known classes: the first N of the sorted names, those listed in a file, or (``None``) the first half."""
+    """Return the known classes: the first N of the sorted names, those of a file, or (``None``) the first half."""
     names = sorted(classes)
     if known is None:
         known = (len(names) + 1) // 2
@@ -58,7 +58,7 @@ def known_classes(classes: Sequence[str], known: int | str | Path | None) -> tup
 
 
 def split(items: Sequence[ImageItem], known: Sequence[str], seed: int, rule: SamplingRule = "gcd") -> Split:
-    """Split a data set: half of the images of known classes are labelled, the rest is the stream, shuffled by the seed."""
+    """Split a data set: half of the images of known classes are labelled, the rest is the shuffled stream."""
     known_set = set(known)
     candidates = np.array([i for i, item in enumerate(items) if item.label in known_set], dtype=np.int64)
     labelled = candidates[labelled_half(len(candidates), seed, rule)]

@@ -51,9 +51,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 }
 
 
-def augment(
-    canvases: Sequence[Tensor], preprocessing: Preprocessing, name: str, seeds: Sequence[int]
-) -> Tensor:
+def augment(canvases: Sequence[Tensor], preprocessing: Preprocessing, name: str, seeds: Sequence[int]) -> Tensor:
     """Return one random view a canvas, ``(B, 3, crop, crop)`` float in [0, 1].
 
     Args:

@@ -56,9 +56,7 @@ class Limits:
 LIMITS = Limits()
 
 
-def decode(
-    data: Decodable, source: str, limits: Limits = LIMITS, shorter_side: int | None = None
-) -> Image.Image:
+def decode(data: Decodable, source: str, limits: Limits = LIMITS, shorter_side: int | None = None) -> Image.Image:
     """Return the picture in ``data``, RGB and upright; of an animation the first frame.
 
     Args:

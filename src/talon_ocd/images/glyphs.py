@@ -72,9 +72,7 @@ def glyphs(classes: int, per_class: int, seed: int = 0, size: int = 48) -> list[
     characters = list(_first(classes))
     if len(characters) < classes:
         raise DataError(f"classes={classes} is more than the fonts have; ask for at most {len(characters)}.")
-    return [
-        _item(Glyph(character, index, seed, size)) for character in characters for index in range(per_class)
-    ]
+    return [_item(Glyph(character, index, seed, size)) for character in characters for index in range(per_class)]
 
 
 def _item(glyph: Glyph) -> ImageItem:
@@ -132,9 +130,7 @@ def _shade(shape: NDArray[np.float32], rng: Generator) -> NDArray[np.uint8]:
     if rng.random() < 0.3:
         paper, ink = ink, paper
     noise = rng.standard_normal(shape.shape, dtype=np.float32) * rng.uniform(0, 0.06)
-    grey: NDArray[np.uint8] = np.rint(np.clip(paper + (ink - paper) * shape + noise, 0, 1) * 255).astype(
-        np.uint8
-    )
+    grey: NDArray[np.uint8] = np.rint(np.clip(paper + (ink - paper) * shape + noise, 0, 1) * 255).astype(np.uint8)
     return grey
 
 

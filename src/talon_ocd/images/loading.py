@@ -81,9 +81,7 @@ def batches(
             close()
 
 
-def _ahead(
-    items: Sequence[ImageItem], preprocessing: Preprocessing, limits: Limits, workers: int
-) -> Iterator[Loaded]:
+def _ahead(items: Sequence[ImageItem], preprocessing: Preprocessing, limits: Limits, workers: int) -> Iterator[Loaded]:
     pool = ThreadPoolExecutor(workers, thread_name_prefix="talon-images")
     waiting: deque[tuple[ImageItem, Future[Tensor | ImageError]]] = deque()
     try:

@@ -72,9 +72,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, object] | str]]:
         # utf-8-sig: Excel writes a mark first; surrogateescape: file names of any bytes survive.
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        raise DataError(
-            f"{display(path)} can't be read ({error.strerror}); change its permissions."
-        ) from error
+        raise DataError(f"{display(path)} can't be read ({error.strerror}); change its permissions.") from error
     yield from _json_rows(path, text) if path.suffix.lower() == ".jsonl" else _csv_rows(path, text)
 
 
@@ -87,8 +85,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, object] | 
         if "path" not in header:
             found = ", ".join(header) or "none"
             raise DataError(
-                f"{display(path)} has no column path (columns: {display(found)}); "
-                "its first line must be path,label."
+                f"{display(path)} has no column path (columns: {display(found)}); its first line must be path,label."
             )
         for row in reader:
             if row:

@@ -65,9 +65,7 @@ def stream(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
     is a stream too. For ``-`` (paths on standard input) use `stdin_items`.
     """
     if str(spec) == "-":
-        raise DataError(
-            "'-' means paths on standard input, which can't be listed; use stdin_items(sys.stdin)."
-        )
+        raise DataError("'-' means paths on standard input, which can't be listed; use stdin_items(sys.stdin).")
     path = _existing(spec)
     name = path.name.lower()
     if path.is_dir():

@@ -40,9 +40,7 @@ class Spool:
         except OSError as error:
             remedy = "unpack the archive, or set TMPDIR to a folder with room"
             where = tempfile.gettempdir()
-            raise StorageError(
-                f"{where} has no room for a compressed archive ({error}); {remedy}."
-            ) from error
+            raise StorageError(f"{where} has no room for a compressed archive ({error}); {remedy}.") from error
         return offset
 
     def read(self, offset: int, size: int) -> bytes:

@@ -24,7 +24,7 @@ class Groups:
         self._kept: dict[int, tuple[Tensor, int]] = {}
 
     def add(self, ids: Tensor, features: Tensor, founders: Tensor) -> None:
-        """Add unit features ``(B, D)`` answered with ``ids`` ``(B,)``; ``founders`` ``(B,)`` marks those that created one."""
+        """Add unit features ``(B, D)`` answered with ``ids`` ``(B,)``; ``founders`` ``(B,)`` created theirs."""
         if not self._config.count_founder:
             ids, features = ids[~founders], features[~founders]
         if len(ids):

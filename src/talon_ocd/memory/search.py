@@ -29,12 +29,10 @@ class Neighbours:
 
 
 def nearest_two(features: Tensor, prototypes: Tensor) -> Neighbours:
-    """Return the two prototypes ``(K, D)`` with the largest cosine to each feature ``(B, D)``; ties take the smaller id."""
+    """Return the two prototypes ``(K, D)`` nearest to each unit feature ``(B, D)``; ties take the smaller id."""
     batch, size = len(features), len(prototypes)
     if size == 0:
-        return Neighbours(
-            torch.full((batch, 2), -1), torch.full((batch, 2), -torch.inf, dtype=torch.float64)
-        )
+        return Neighbours(torch.full((batch, 2), -1), torch.full((batch, 2), -torch.inf, dtype=torch.float64))
     values, ids = [], []
     for start in range(0, size, BLOCK):
         block = features @ prototypes[start : start + BLOCK].T

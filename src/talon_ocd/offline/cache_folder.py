@@ -26,9 +26,7 @@ class CacheFolder:
             self.path = Path(tempfile.mkdtemp(prefix="talon-trunk-")) if path is None else path
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(
-                f"trunk cache folder {path} can't be made ({error}); give another one."
-            ) from error
+            raise StorageError(f"trunk cache folder {path} can't be made ({error}); give another one.") from error
         self._finalizer = weakref.finalize(self, _release, self._locks, None if path else self.path)
 
     def open(self, name: str, shape: tuple[int, ...]) -> FileSegment:

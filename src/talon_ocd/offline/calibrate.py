@@ -108,7 +108,13 @@ def calibrate(
     with progress.task("rehearse discovery", len(grid), unit="thresholds") as task:
         for row, threshold in enumerate(grid):
             runs = [
-                _score(known, prototypes, stream[order], truth[order], replace(online, threshold=float(threshold)))
+                _score(
+                    known,
+                    prototypes,
+                    stream[order],
+                    truth[order],
+                    replace(online, threshold=float(threshold)),
+                )
                 for (known, prototypes, stream, truth), fold_orders in zip(prepared, orders, strict=True)
                 for order in fold_orders
             ]

@@ -111,12 +111,17 @@ class Fitting:
             return float(wanted)
         if len(self.names) < 2:
             self.progress.note(
-                f"threshold: one known class leaves nothing to rehearse with; the constant {FALLBACK_THRESHOLD} is used."
+                f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used."
             )
             return FALLBACK_THRESHOLD
         started = time.perf_counter()
         result = calibrate(
-            self.labels, self._encode_fold, self.config.online, self.config.calibration, self.config.seed, self.progress
+            self.labels,
+            self._encode_fold,
+            self.config.online,
+            self.config.calibration,
+            self.config.seed,
+            self.progress,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
         return result.threshold
@@ -132,6 +137,13 @@ class Fitting:
             initial = class_means(encode(head, self.outputs, index), labels, int(labels.max()) + 1)
             shorter = TalonConfig(offline=offline).override(epochs=epochs).offline
             train_head(
-                head, self.parameters, Subset(self.views, index), labels, initial, shorter, self.config.seed, self.progress
+                head,
+                self.parameters,
+                Subset(self.views, index),
+                labels,
+                initial,
+                shorter,
+                self.config.seed,
+                self.progress,
             )
         return encode(head, self.outputs, torch.from_numpy(wanted))

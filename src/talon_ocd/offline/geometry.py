@@ -45,14 +45,10 @@ def angles(features: Tensor, labels: Tensor, prototypes: Tensor) -> Angles:
     """
     if len(features) == 0 or labels.shape != features.shape[:1]:
         shapes = f"{tuple(features.shape)} and {tuple(labels.shape)}"
-        raise DataError(
-            f"features and labels have shapes {shapes}; give (N, D) and (N,) with N of 1 or more."
-        )
+        raise DataError(f"features and labels have shapes {shapes}; give (N, D) and (N,) with N of 1 or more.")
     if int(labels.min()) < 0 or int(labels.max()) >= len(prototypes):
         found = f"{int(labels.min())} to {int(labels.max())}"
-        raise DataError(
-            f"labels go from {found} but there are {len(prototypes)} prototypes; give one a class."
-        )
+        raise DataError(f"labels go from {found} but there are {len(prototypes)} prototypes; give one a class.")
     rows = F.normalize(features.double(), dim=1)
     centres = F.normalize(prototypes.double(), dim=1)
     own = _degrees((rows * centres[labels]).sum(dim=1))

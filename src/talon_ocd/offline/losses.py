@@ -101,9 +101,7 @@ class Classifier(nn.Module):
 def random_weights(classes: int, size: int, generator: torch.Generator) -> Tensor:
     """Return ``(C, D)`` weights drawn as a linear layer draws them: uniform within ``1 / sqrt(D)``."""
     if classes < 1 or size < 1:
-        raise ConfigError(
-            f"a classifier of {classes} classes and {size} features can't be; both must be 1 or more."
-        )
+        raise ConfigError(f"a classifier of {classes} classes and {size} features can't be; both must be 1 or more.")
     bound = size**-0.5
     return torch.empty(classes, size).uniform_(-bound, bound, generator=generator)
 

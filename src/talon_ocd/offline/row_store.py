@@ -118,9 +118,7 @@ class FileSegment:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._cut()
-            raise StorageError(
-                f"trunk cache {self._rows_path} can't grow ({error.strerror or error})."
-            ) from error
+            raise StorageError(f"trunk cache {self._rows_path} can't grow ({error.strerror or error}).") from error
         self.count += len(rows)
 
     def data(self) -> Tensor:

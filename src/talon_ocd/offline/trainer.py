@@ -147,7 +147,7 @@ class _Run:
         view1, view2 = features[: len(index)], features[len(index) :]
         parts = offline_loss(view1, view2, labels, self._classifier, self._config)
         self.state.optimizer.zero_grad()
-        parts["loss"].backward()  # type: ignore[no-untyped-call]
+        parts["loss"].backward()
         self.state.optimizer.step()
         torch.stack([parts[name].detach() for name in PARTS], out=losses)
 
@@ -181,9 +181,7 @@ def _starting_weights(
 ) -> Tensor:
     """Return the classifier's first weights ``(C, D)``, after a look at the labels."""
     if labels.ndim != 1 or len(labels) == 0:
-        raise DataError(
-            f"labels have shape {tuple(labels.shape)}; give one class an image (N,), N of 1 or more."
-        )
+        raise DataError(f"labels have shape {tuple(labels.shape)}; give one class an image (N,), N of 1 or more.")
     classes = int(labels.max()) + 1 if initial is None else len(initial)
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         found = f"{int(labels.min())} to {int(labels.max())}"

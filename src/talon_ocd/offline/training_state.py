@@ -52,9 +52,7 @@ class TrainingState:
         states = {}
         for number, name in enumerate(self.parameters):
             found = [key for key in tensors if key.endswith(f"/{name}") and not key.startswith("parameter/")]
-            states[number] = {
-                key.removesuffix(f"/{name}"): tensors[key] for key in found if key.count("/") == 1
-            }
+            states[number] = {key.removesuffix(f"/{name}"): tensors[key] for key in found if key.count("/") == 1}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": states})
         self.epoch, self.losses = epoch, losses
 
@@ -97,9 +95,7 @@ def resume(state: TrainingState, path: Path, run: str, progress: Progress) -> No
         with safe_open(path, "pt") as file:
             facts: dict[str, Any] = json.loads((file.metadata() or {})[METADATA_KEY])
             if facts["run"] != run:
-                progress.note(
-                    f"{path} belongs to a run with other settings, labels or seed; training starts anew."
-                )
+                progress.note(f"{path} belongs to a run with other settings, labels or seed; training starts anew.")
                 return
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         state.restore(tensors, facts["epoch"], facts["losses"])

@@ -119,9 +119,7 @@ class TrunkCache:
         if self._folder is not None:
             self._folder.close()
 
-    def outputs(
-        self, items: Sequence[ImageItem], views: int = 0, progress: Progress = SILENT
-    ) -> TrunkOutputs:
+    def outputs(self, items: Sequence[ImageItem], views: int = 0, progress: Progress = SILENT) -> TrunkOutputs:
         """Return the trunk outputs of ``items``: their clean view and ``views`` random ones."""
         if self._directory is not None and self._folder is None:
             self._go_to_disk(progress)

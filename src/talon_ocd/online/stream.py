@@ -1,7 +1,7 @@
 """Discovery on images: one stream object owns memory, adapted head and buffer (layer: online).
 
-The trunk runs once for every image. The head runs once as well: when a whole batch arrives, the forward pass that decides
-is the one that the encoder update differentiates, because adaptation uses the very weights that decided.
+The trunk runs once for every image. The head runs once as well: when a whole batch arrives, the forward pass that
+decides is the one that the encoder update differentiates, because adaptation uses the very weights that decided.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DiscoveryStream:
         return self.discovery.decide(self.adapter.encode(hidden)[0], source)
 
     def observe(self, picture: Picture) -> Decision:
-        """Answer one picture and learn from it; a picture that can't be used raises ``ImageError`` and changes nothing."""
+        """Answer one picture and learn from it; one that can't be used raises ``ImageError`` and changes nothing."""
         source, hidden = self._load(picture)
         return self.observe_hidden(hidden, [source])[0]
 
@@ -84,7 +84,10 @@ class DiscoveryStream:
         return (decision for decision, _ in self.run_items(items, on_skip))
 
     def run_items(
-        self, items: Iterable[ImageItem], on_skip: OnSkip = lambda skipped: None, batch_size: int | None = None
+        self,
+        items: Iterable[ImageItem],
+        on_skip: OnSkip = lambda skipped: None,
+        batch_size: int | None = None,
     ) -> Iterator[tuple[Decision, ImageItem]]:
         """Answer a source of images and give every image back with its answer.
 
