@@ -72,7 +72,7 @@ class ConvUnit(nn.Module):
         if self.norm is not None:
             rows = self.norm(rows)
         if self.activate:
-            rows = F.hardtanh_(rows, 0.0, 6.0)  # on what the norm returned: on a view of it, autograd would copy
+            rows = F.relu6(rows, inplace=self.norm is None)  # with gradients, in place means a hidden copy
         return rows.view(maps.shape)
 
     def _convolve(self, maps: Tensor) -> Tensor:
