@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,6 +25,13 @@ LabelledData = str | Path | ImageSource | Sequence[ImageItem]
 class Talon:
     """On-the-fly category discovery: ``fit`` once on known classes, then open streams.
 
+    Args:
+        backbone: a name (see ``list_backbones``), a hub id, a model folder, or a ``Backbone``.
+        config: every setting; by default those of ``preset``.
+        preset: ``default``, ``official`` or ``paper``.
+        device: where the encoder computes, e.g. ``cuda``; the memory and its decisions stay on the CPU.
+        backbone_options: what the encoder takes, such as ``image_size`` or ``aspect``.
+
     Attributes:
         backbone: the encoder; ``fit`` trains its head.
         config: every setting; ``TalonConfig.from_preset`` has the presets.
@@ -37,9 +45,12 @@ class Talon:
         backbone: str | Backbone = "efficientnet-lite0",
         config: TalonConfig | None = None,
         preset: str = "default",
+        device: str | None = None,
         **backbone_options: Any,
     ) -> None:
         self.backbone = get_backbone(backbone, **backbone_options) if isinstance(backbone, str) else backbone
+        if device is not None:
+            self.backbone.to(device)
         self.config = config or TalonConfig.from_preset(preset, self.backbone.family)
         self.names: tuple[str, ...] = ()
         self.report: dict[str, Any] = {}
@@ -67,8 +78,13 @@ class Talon:
         items = source.items if isinstance(source, ImageSource) else list(source)
         if any(item.label is None for item in items):
             raise DataError("fit needs a label for every image; use a folder per class or a manifest with path,label.")
-        with cache_for(self) if cache is None else nullcontext(cache) as shared:
-            fitted = Fitting(self.backbone, items, self.config, shared, progress).run(checkpoint)
+        before = copy.deepcopy(self.backbone.head.state_dict())
+        try:
+            with cache_for(self) if cache is None else nullcontext(cache) as shared:
+                fitted = Fitting(self.backbone, items, self.config, shared, progress).run(checkpoint)
+        except BaseException:  # a head that is trained by half belongs to no memory
+            self.backbone.head.load_state_dict(before)
+            raise
         self.names, self.report = fitted.names, fitted.report
         earlier = tuple(source.skipped) if isinstance(source, ImageSource) else ()
         self.skipped = earlier + fitted.skipped
@@ -112,10 +128,10 @@ class Talon:
         )
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Talon:
+    def from_pretrained(cls, folder: str | Path, device: str | None = None) -> Talon:
         """Load a folder that ``save_pretrained`` or ``talon fit`` wrote."""
         saved = read_model(Path(folder))
-        talon = cls(saved.backbone, saved.config)
+        talon = cls(saved.backbone, saved.config, device=device)
         talon.names, talon.report = saved.names, saved.report
         talon._memory, talon._threshold = saved.memory, saved.threshold
         return talon

@@ -44,6 +44,11 @@ class Backbone(nn.Module, ABC):
     hidden_shape: tuple[int, ...]
     feature_size: int
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.head.parameters()).device
+
     def finish(self) -> None:
         """Freeze everything and switch to evaluation mode; constructors call it last."""
         self.requires_grad_(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class Fitting:
     def run(self, checkpoint: Path | None = None) -> Fitted:
         """Rehearse, train, and build the prototypes from the clean views."""
         started = time.perf_counter()
-        before = encode(self.backbone.head, self.outputs)
+        before = encode(self.backbone.head, self.outputs).cpu()
         initial = class_means(before, self.labels, len(self.names))
         report: dict[str, Any] = {"images": len(self.labels), "classes": len(self.names)}
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
@@ -93,7 +93,7 @@ class Fitting:
             self.backbone.head, self.parameters, self.views, self.labels, initial, self.config.offline,
             self.config.seed, self.progress, checkpoint,
         )  # fmt: skip
-        after = encode(self.backbone.head, self.outputs)
+        after = encode(self.backbone.head, self.outputs).cpu()
         prototypes = class_means(after, self.labels, len(self.names))
         report["angles_after"] = self._angles(after, prototypes)
         report["training"] = training.to_dict()
@@ -134,8 +134,8 @@ class Fitting:
         offline = self.config.offline
         epochs = round(offline.epochs * self.config.calibration.epochs)
         if epochs:
-            initial = class_means(encode(head, self.outputs, index), labels, int(labels.max()) + 1)
-            shorter = TalonConfig(offline=offline).override(epochs=epochs).offline
+            initial = class_means(encode(head, self.outputs, index).cpu(), labels, int(labels.max()) + 1)
+            shorter = replace(offline, epochs=epochs)
             train_head(
                 head,
                 self.parameters,
@@ -146,4 +146,4 @@ class Fitting:
                 self.config.seed,
                 self.progress,
             )
-        return encode(head, self.outputs, torch.from_numpy(wanted))
+        return encode(head, self.outputs, torch.from_numpy(wanted)).cpu()

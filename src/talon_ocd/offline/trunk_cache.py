@@ -48,7 +48,7 @@ class TrunkOutputs:
         numbers: Tensor,
         kept: list[int],
         skipped: list[Skipped],
-        device: str,
+        device: torch.device,
     ) -> None:
         self.kept = kept
         self.skipped = skipped
@@ -96,10 +96,9 @@ class TrunkCache:
         directory: Path | None = None,
         augmentation: str = "talon",
         seed: int = 0,
-        device: str | torch.device = "cpu",
     ) -> None:
         self.augmentation, self.seed = augmentation, seed
-        self._backbone, self._device = backbone, str(device)
+        self._backbone = backbone
         self._memory_bytes, self._disk_bytes = memory_bytes, disk_bytes
         self._directory = directory
         self._folder: CacheFolder | None = None
@@ -143,7 +142,7 @@ class TrunkCache:
             stores, rows = (self._clean, self._clean), rows.expand(views + 1, -1)
         else:
             stores = (self._clean, self._random)
-        return TrunkOutputs(stores, rows, kept, skipped, self._device)
+        return TrunkOutputs(stores, rows, kept, skipped, self._backbone.device)
 
     @property
     def _on_disk(self) -> bool:
@@ -185,7 +184,7 @@ class TrunkCache:
         seeds = [view_seed(self.seed, batch.items[at].key, view) for at in part]
         recipe = self.augmentation if view else "none"
         pixels = view_pixels(canvases, self._backbone.preprocessing, recipe, seeds)
-        hidden: Tensor = self._backbone.trunk(pixels.to(self._device))
+        hidden: Tensor = self._backbone.trunk(pixels.to(self._backbone.device))
         return hidden.float().cpu()
 
     def _fitting_views(self, numbers: Numbers, progress: Progress) -> int:

@@ -51,10 +51,9 @@ class FreshViews:
         backbone: Backbone,
         augmentation: str = "talon",
         seed: int = 0,
-        device: str | torch.device = "cpu",
     ) -> None:
         self._items, self._backbone = items, backbone
-        self._augmentation, self._seed, self._device = augmentation, seed, device
+        self._augmentation, self._seed = augmentation, seed
 
     def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return two views of each image that nobody has seen before."""
@@ -68,7 +67,7 @@ class FreshViews:
         seeds = [view_seed(self._seed, item.key, draw) for item, draw in zip(items, draws, strict=True)]
         with torch.no_grad():
             pixels = view_pixels(canvases, self._backbone.preprocessing, self._augmentation, seeds)
-            hidden: Tensor = self._backbone.trunk(pixels.to(self._device))
+            hidden: Tensor = self._backbone.trunk(pixels.to(self._backbone.device))
         return hidden
 
 

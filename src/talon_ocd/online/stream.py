@@ -30,6 +30,8 @@ T = TypeVar("T")
 OnSkip = Callable[[Skipped], None]
 TRUNK_BATCH = 64
 """Images that go through the trunk together."""
+MOST_AHEAD = 256
+"""Images that ``run`` holds before it answers, however long the adaptation interval is."""
 
 
 class DiscoveryStream:
@@ -94,7 +96,8 @@ class DiscoveryStream:
         Whole batches of ``batch_size`` (default: the adaptation interval) are the fastest; 1 answers every image before
         the next one is read.
         """
-        for batch in batches(items, self.backbone.preprocessing, batch_size or self.config.adapt_every, on_skip):
+        size = min(self.config.adapt_every, MOST_AHEAD) if batch_size is None else batch_size
+        for batch in batches(items, self.backbone.preprocessing, size, on_skip):
             hidden = [self._trunk(part) for part in _parts(batch.canvases)]
             decisions = self.observe_hidden(torch.cat(hidden), [item.source for item in batch.items])
             yield from zip(decisions, batch.items, strict=True)
@@ -155,9 +158,8 @@ class DiscoveryStream:
         return source, self.backbone.preprocessing.canvas(image)
 
     def _trunk(self, canvases: Sequence[Tensor]) -> Tensor:
-        device = next(self.backbone.head.parameters()).device
         with torch.no_grad():
-            hidden: Tensor = self.backbone.trunk(self.backbone.preprocessing.pixels(canvases).to(device))
+            hidden: Tensor = self.backbone.trunk(self.backbone.preprocessing.pixels(canvases).to(self.backbone.device))
         return hidden
 
 
