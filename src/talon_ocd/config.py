@@ -7,11 +7,14 @@ of the table in ``docs/deviations.md``). Presets are data: they differ only in f
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from talon_ocd.errors import ConfigError, nearest
 
@@ -29,7 +32,7 @@ PRESETS = ("default", "official", "paper")
 class OfflineConfig:
     """Training of the head on the labelled images (section 3.1.1 of the specification)."""
 
-    epochs: int = 20
+    epochs: int = 3
     """Passes over the labelled images; 0 keeps the pre-trained features. Paper and code: 100."""
     batch_size: int = 128
     """Images a step (B); each gives two views."""
@@ -71,11 +74,11 @@ class OfflineConfig:
     """Augmented views an image whose trunk outputs are cached; 0 draws fresh views at every step, uncached."""
     cache_bytes: int = 2_000_000_000
     """Largest trunk cache held in memory; above it the cache goes to disk."""
-    cache_disk_bytes: int = 20_000_000_000
+    cache_disk_bytes: int = 10_000_000_000
     """Largest trunk cache on disk; above it fewer views are cached, with a note."""
 
     def __post_init__(self) -> None:
-        _check_literals(self)
+        _check_types(self)
         _require(self, "epochs", self.epochs >= 0, "0 or more")
         _require(self, "batch_size", self.batch_size >= 1, "1 or more")
         _require(self, "margin", 0 <= self.margin < 1.5, "an angle in radians, at least 0 and below 1.5")
@@ -155,9 +158,7 @@ class OnlineConfig:
         object.__setattr__(self, "adapt", parse_adapt(self.adapt))
         if str(self.encoder_clip) == "none":  # TOML has no null
             object.__setattr__(self, "encoder_clip", None)
-        _check_literals(self)
-        if self.threshold != "auto":
-            _require(self, "threshold", isinstance(self.threshold, int | float), "a number, or auto")
+        _check_types(self)
         _require(self, "adapt_every", self.adapt_every >= 1, "1 or more")
         _require(self, "min_group", self.min_group >= 1, "1 or more")
         _require(self, "temperature", self.temperature > 0, "above 0")
@@ -192,6 +193,7 @@ class CalibrationConfig:
     """Thresholds tried between the smallest and the largest useful similarity."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name in ("rounds", "orders", "grid"):
             _require(self, name, getattr(self, name) >= 1, "1 or more")
         _require(self, "held_out", 0 < self.held_out < 1, "between 0 and 1")
@@ -209,6 +211,10 @@ class TalonConfig:
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     online: OnlineConfig = field(default_factory=OnlineConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _require(self, "seed", 0 <= self.seed < 2**32, "between 0 and 2^32 - 1")
 
     @classmethod
     def from_preset(cls, name: str, family: str = "") -> TalonConfig:
@@ -323,14 +329,35 @@ def _require(config: object, name: str, holds: bool, wanted: str) -> None:
         raise ConfigError(f"{name}={getattr(config, name)!r}: {name} must be {wanted}.")
 
 
-def _check_literals(config: Any) -> None:
+def _check_types(config: Any) -> None:
+    """Refuse values of the wrong kind; numbers of numpy become Python's, which JSON can hold."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            allowed = get_args(hint)
-            raise ConfigError(
-                f"{name}={value!r} is not known; use one of {', '.join(allowed)}.{nearest(str(value), allowed)}"
-            )
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if not any(_is_a(value, kind) for kind in kinds):
+            words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+            wanted = " or ".join(_say(kind) for kind in kinds)
+            raise ConfigError(f"{name}={value!r}: {name} must be {wanted}.{nearest(str(value), words)}")
+        for kind in (float, int):
+            if kind in kinds and _is_a(value, kind):
+                object.__setattr__(config, name, kind(value))
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if kind is float:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    if kind is int:
+        return not isinstance(value, bool) and isinstance(value, Integral)
+    return isinstance(value, get_origin(kind) or kind)
+
+
+def _say(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none"}
+    return plain.get(kind, "a section" if dataclasses.is_dataclass(kind) else "a list")
 
 
 def _build(cls: type, data: Mapping[str, Any], where: str) -> Any:
@@ -351,10 +378,11 @@ def _build(cls: type, data: Mapping[str, Any], where: str) -> Any:
 
 def _place(data: dict[str, Any], name: str, value: Any) -> None:
     section, _, key = name.rpartition(".")
-    candidates = [section] if section else ["", *_SECTIONS]
-    for candidate in candidates:
-        table = data[candidate] if candidate in _SECTIONS else data
-        if key in table and key not in _SECTIONS:
+    if name == "preset":
+        raise ConfigError("preset can't be changed afterwards, it says where a config started from; use --preset.")
+    tables = [data.get(section, {})] if section else [data, *(data[part] for part in _SECTIONS)]
+    for table in tables:
+        if key not in _SECTIONS and isinstance(table, dict) and key in table:
             table[key] = value
             return
     known = [item for table in (data, *(data[s] for s in _SECTIONS)) for item in table if item not in _SECTIONS]

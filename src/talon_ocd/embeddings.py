@@ -14,7 +14,7 @@ from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means
-from talon_ocd.online import FeatureArray, FeatureStream, unit
+from talon_ocd.online import FeatureArray, FeatureStream, matrix, unit
 
 Labels = Sequence[int] | npt.NDArray[np.integer] | Tensor
 
@@ -45,7 +45,7 @@ def feature_stream(
     adaptation = parse_adapt(adapt)
     if "encoder" in adaptation:
         raise ConfigError("adapt='encoder' needs images: vectors have no encoder to adapt; use prototypes or none.")
-    features = unit(torch.as_tensor(np.asarray(known_features)).detach().to("cpu", torch.float32))
+    features = unit(matrix(known_features))
     labels = _labels(known_labels, len(features))
     classes = int(labels.max()) + 1
     online = replace(config.online, adapt=adaptation)
@@ -73,8 +73,7 @@ def discover_features(
     [2, 1, 0]
     """
     stream = feature_stream(known_features, known_labels, preset, threshold, adapt)
-    features = np.ascontiguousarray(stream_features) if isinstance(stream_features, np.ndarray) else stream_features
-    return np.array([decision.category for decision in stream.observe_many(features)], dtype=np.int64)
+    return np.array([decision.category for decision in stream.observe_many(stream_features)], dtype=np.int64)
 
 
 def _labels(known_labels: Labels, number: int) -> Tensor:

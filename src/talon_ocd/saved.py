@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,18 +64,27 @@ def write_model(model: SavedModel, folder: Path) -> None:
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files of a folder: each is old or new but never half, and the last of the mapping appears last."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (folder / f".{name}.part").write_bytes(data)
         for name in files:
             (folder / f".{name}.part").replace(folder / name)
     except OSError as error:
         for name in files:
-            (folder / f".{name}.part").unlink(missing_ok=True)
+            with suppress(OSError):
+                (folder / f".{name}.part").unlink(missing_ok=True)
         raise StorageError(
             f"{folder}: can't be written ({reason(error)}); what was there before is untouched."
         ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for output unless it is there; worth a call before long work, to fail early."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder}: can't be written ({reason(error)}).") from error
 
 
 def reason(error: OSError) -> str:
@@ -83,6 +93,8 @@ def reason(error: OSError) -> str:
         return "the disk is full: free some space or choose another place"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "no permission to write there: choose another place"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "there is a file where a folder is needed: choose another place"
     return str(error.strerror or error)
 
 
@@ -104,9 +116,11 @@ def read_model(folder: Path) -> SavedModel:
             config,
             facts.get("report", {}),
         )
-    except TalonError:
+    except ModelError:
         raise
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except TalonError as error:
+        raise ModelError(f"{folder}: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder}: the model is damaged ({error!r}); copy it again or fit it anew.") from error
 
 

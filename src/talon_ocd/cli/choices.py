@@ -14,6 +14,7 @@ from rich.console import Console
 from talon_ocd.backbones import Backbone, get_backbone
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError
+from talon_ocd.images import display
 
 BackboneOption = Annotated[
     str,
@@ -102,7 +103,7 @@ def _value(text: str) -> Any:
 
 def command_line() -> str:
     """Return the command as it was typed, for the record."""
-    return shlex.join(["talon", *sys.argv[1:]])
+    return display(shlex.join(["talon", *sys.argv[1:]]))
 
 
 def commit() -> str | None:
@@ -112,7 +113,7 @@ def commit() -> str | None:
         head = _git(folder, "rev-parse", "--short=12", "HEAD")
         inside = _git(folder, "ls-files", "--error-unmatch", str(Path(__file__).resolve()))
         return head + ("+" if _git(folder, "status", "--porcelain", "--", "..") else "") if inside else None
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
 
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sized
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import Console
 
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.errors import ConfigError
 from talon_ocd.evaluation.protocol import score
-from talon_ocd.evaluation.record import Record
-from talon_ocd.images import ImageItem, stdin_items, stream
+from talon_ocd.evaluation.record import REPORT, SUMMARY, Record
+from talon_ocd.images import ImageItem, Skipped, display, stdin_items, stream
+from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.progress import Progress
 from talon_ocd.talon import Talon
+
+MOST_SHOWN = 10
+"""Skipped images that are told by name on the terminal."""
 
 
 def discover(
     data: Annotated[
-        str, typer.Argument(help="Images: a folder, a manifest, a tar, one image, or - for paths on stdin.")
+        str,
+        typer.Argument(metavar="DATA", help="Images: a folder, a manifest, a tar, one image, or - for paths on stdin."),
     ],
     model: Annotated[Path, typer.Option("--model", "-m", help="Folder that `talon fit` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for decisions, summary and report.")],
@@ -32,7 +40,7 @@ def discover(
     ] = None,
     threshold: Annotated[str | None, typer.Option("--threshold", help="auto (rehearsed by fit) or a number.")] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of --shuffle.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
@@ -42,33 +50,61 @@ def discover(
     if lazy and shuffle:
         raise ConfigError("--shuffle needs all images before the first answer; paths on stdin come one by one.")
     source = None if lazy else stream(data)
-    items: Iterable[ImageItem] = stdin_items(sys.stdin) if source is None else _ordered(source.items, shuffle, seed)
-    total = None if source is None else len(source.items)
-    truth: list[str | None] = []
+    items: Iterable[ImageItem] = _stdin() if source is None else _ordered(source.items, shuffle, seed)
+    progress = progress_for(choices.err, quiet or lazy)
     started = time.perf_counter()
     with Record(output, len(talon.names)) as record:
         for left_out in source.skipped if source else []:
             record.skip(left_out)
-        with progress_for(choices.err, quiet).task("discover", total) as task:
-            for decision, item in online.run_items(items, record.skip, batch_size=1 if lazy else None):
+        truth: list[str | None] = []
+        try:
+            for decision, item in _answers(online, items, record, lazy, progress):
                 record.add(decision, item)
                 truth.append(item.label)
-                task.advance(1, categories=online.memory.size - len(talon.names))
                 if lazy:
                     typer.echo(f"{decision.source}\t{decision.category}\t{decision.name}\t{decision.verdict}")
+            stopped = False
+        except KeyboardInterrupt:  # the way to end a live stream: what was answered still gets its report
+            stopped = True
         seconds = time.perf_counter() - started
         facts = {
             "threshold": online.discovery.rule.threshold,
             "adapt": ",".join(online.config.adapt) or "none",
-            "model": str(model),
-            "data": data,
+            "model": display(model),
+            "data": display(data),
+            "stopped_early": stopped,
             "seconds": round(seconds, 3),
             "images_per_second": round(len(record.decisions) / seconds, 2) if seconds else 0.0,
             "command": choices.command_line(),
         }
         metrics = _metrics(truth, record, talon)
-        summary = record.finish(f"{Path(data).name or data}", facts, talon.config.to_dict(), metrics)
-    _tell(summary, output)
+        title = "standard input" if lazy else display(Path(data).name or data)
+        summary = record.finish(title, facts, talon.config.to_dict(), metrics)
+    _tell(summary, output, choices.err if lazy else choices.out, [] if lazy else record.skipped)
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _stdin() -> Iterator[ImageItem]:
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # file names need not be UTF-8
+    return stdin_items(sys.stdin)
+
+
+def _answers(
+    online: DiscoveryStream, items: Iterable[ImageItem], record: Record, lazy: bool, progress: Progress
+) -> Iterator[tuple[Decision, ImageItem]]:
+    """Answer the images while the progress moves; ``lazy`` tells of every image before it reads the next one."""
+
+    def skip(skipped: Skipped) -> None:
+        record.skip(skipped)
+        if lazy:
+            typer.echo(f"skipped {skipped.source}: {skipped.reason}", err=True)
+
+    with progress.task("Discovering", len(items) if isinstance(items, Sized) else None) as task:
+        for decision, item in online.run_items(items, skip, batch_size=1 if lazy else None):
+            yield decision, item
+            task.advance(1, categories=online.memory.size - online.memory.known)
 
 
 def _ordered(items: list[ImageItem], shuffle: bool, seed: int) -> list[ImageItem]:
@@ -83,16 +119,17 @@ def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str,
     return score(labels, record.decisions, talon.names)
 
 
-def _tell(summary: dict[str, Any], output: Path) -> None:
+def _tell(summary: dict[str, Any], output: Path, console: Console, skipped: list[Skipped]) -> None:
     verdicts = summary["verdicts"]
-    choices.out.print(
-        f"[bold]{summary['images']}[/] images: {verdicts['known']} known, "
-        f"{verdicts['discovered'] + verdicts['new']} in [bold]{summary['categories_discovered']}[/] discovered "
-        f"categories, {summary['skipped']['count']} skipped"
+    console.print(
+        f"{summary['images']} images: {verdicts['known']} known, {verdicts['discovered'] + verdicts['new']} in "
+        f"{summary['categories_discovered']} discovered categories, {summary['skipped']['count']} skipped"
     )
-    for skipped in summary["skipped"]["listed"][:10]:
-        choices.err.print(f"skipped {skipped['source']}: {skipped['reason']}", markup=False, soft_wrap=True)
+    for item in skipped[:MOST_SHOWN]:
+        choices.err.print(f"skipped {item.source}: {item.reason}", markup=False, highlight=False, soft_wrap=True)
+    if (more := summary["skipped"]["count"] - MOST_SHOWN) > 0 and skipped:
+        choices.err.print(f"... and {more} more skipped; {SUMMARY} lists them", highlight=False)
     if metrics := summary.get("metrics"):
         strict = metrics["strict"]
-        choices.out.print(f"strict accuracy: all {strict['all']:.1%}, old {strict['old']:.1%}, new {strict['new']:.1%}")
-    choices.out.print(f"report: {output / 'report.html'}", soft_wrap=True, markup=False)
+        console.print(f"strict accuracy: all {strict['all']:.1%}, old {strict['old']:.1%}, new {strict['new']:.1%}")
+    console.print(f"report: {display(output / REPORT)}", soft_wrap=True, markup=False, highlight=False)

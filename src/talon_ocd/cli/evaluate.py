@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from rich.table import Table
@@ -12,12 +12,16 @@ from rich.table import Table
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.config import parse_adapt
-from talon_ocd.errors import ConfigError
+from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.evaluation.datasets import Dataset, load_dataset
 from talon_ocd.evaluation.protocol import Run, default_cache_directory, results, run_protocol
 from talon_ocd.evaluation.record import Record
+from talon_ocd.evaluation.splits import SamplingRule
+from talon_ocd.images import display
 from talon_ocd.offline import TrunkCache
-from talon_ocd.saved import write_files
+from talon_ocd.saved import make_folder, write_files
+
+RESULTS = "results.json"
 
 
 def evaluate(
@@ -54,8 +58,11 @@ def evaluate(
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
     )  # fmt: skip
     progress = progress_for(choices.err, quiet)
+    rule, numbers = _rule(sampling), _seeds(seeds)
+    make_folder(output)
+    (output / RESULTS).unlink(missing_ok=True)  # of an earlier run: it would not tell of this one
     runs: list[Run] = []
-    for seed in _seeds(seeds):
+    for seed in numbers:
         progress.note(f"seed {seed}")
         with (
             TrunkCache(
@@ -69,14 +76,22 @@ def evaluate(
             Record(output / f"seed-{seed}", len(data.known)) as record,
         ):
             run = run_protocol(
-                data, encoder, full, seed, cache, progress, sampling,  # type: ignore[arg-type]
+                data, encoder, full, seed, cache, progress, rule,
                 lambda decision, item, stream, record=record: record.add(decision, item),  # type: ignore[misc]
             )  # fmt: skip
             runs.append(run)
+            record.known = len(run.talon.names)  # the labelled half may miss a known class that has few images
             record.finish(f"{data.name}, seed {seed}", _facts(run), full.to_dict(), run.scores)
         content = results(data, encoder, full, runs, choices.command_line(), choices.commit())
-        write_files(output, {"results.json": json.dumps(content, indent=2, ensure_ascii=False).encode()})
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        write_files(output, {RESULTS: text.encode("utf-8", "backslashreplace")})
     _tell(content, data, output)
+
+
+def _rule(text: str) -> SamplingRule:
+    if text not in get_args(SamplingRule):
+        raise ConfigError(f"--sampling {text!r} is not known; use gcd or talon.{nearest(text, get_args(SamplingRule))}")
+    return cast(SamplingRule, text)
 
 
 def _seeds(text: str) -> list[int]:
@@ -113,4 +128,4 @@ def _tell(content: dict[str, Any], data: Dataset, output: Path) -> None:
         f"categories found {found:.0f} (true {true:.0f}), threshold {mean['threshold']:.3f}, "
         f"old share of the stream {mean['sizes']['old_share']:.3f}, {len(content['runs'])} seeds"
     )
-    choices.out.print(f"results: {output / 'results.json'}", soft_wrap=True, markup=False)
+    choices.out.print(f"results: {display(output / RESULTS)}", soft_wrap=True, markup=False, highlight=False)

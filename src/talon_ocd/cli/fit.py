@@ -9,7 +9,8 @@ import typer
 
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
-from talon_ocd.images import labelled
+from talon_ocd.images import display, labelled
+from talon_ocd.saved import make_folder
 from talon_ocd.talon import Talon, cache_for
 
 CHECKPOINT = ".training.safetensors"
@@ -17,13 +18,16 @@ CHECKPOINT = ".training.safetensors"
 
 def fit(
     data: Annotated[
-        Path, typer.Argument(help="Labelled images: a folder per class, a manifest (path,label), or a tar.")
+        Path,
+        typer.Argument(metavar="DATA", help="Labelled images: a folder per class, a manifest (path,label), or a tar."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
     backbone: choices.BackboneOption = "efficientnet-lite0",
     preset: choices.PresetOption = "default",
     epochs: choices.EpochsOption = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of training and rehearsal.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of training and rehearsal.")
+    ] = None,
     threshold: Annotated[str | None, typer.Option("--threshold", help="auto (rehearsed) or a number.")] = None,
     image_size: choices.ImageSizeOption = None,
     aspect: choices.AspectOption = None,
@@ -47,10 +51,16 @@ def fit(
         threshold=choices.number_or_word(threshold),
     )
     source = labelled(data)
+    make_folder(output)
     talon = Talon(encoder, full)
     checkpoint = output / CHECKPOINT
-    with cache_for(talon, cache) as trunk_cache:
-        talon.fit(source, cache=trunk_cache, checkpoint=checkpoint, progress=progress_for(choices.err, quiet))
+    try:
+        with cache_for(talon, cache) as trunk_cache:
+            talon.fit(source, cache=trunk_cache, checkpoint=checkpoint, progress=progress_for(choices.err, quiet))
+    except KeyboardInterrupt:
+        if checkpoint.exists():
+            choices.err.print("The same command continues after the last epoch that was finished.", soft_wrap=True)
+        raise
     talon.save_pretrained(output)
     checkpoint.unlink(missing_ok=True)
     _tell(talon, output)
@@ -72,4 +82,4 @@ def _tell(talon: Talon, output: Path) -> None:
     single = [name for name, count in report.get("class_sizes", {}).items() if count == 1]
     if single:
         choices.err.print(f"note: one image only: {', '.join(single[:10])}; such a class is a guess.", markup=False)
-    say(f"model: {output}", soft_wrap=True, markup=False)
+    say(f"model: {display(output)}", soft_wrap=True, markup=False, highlight=False)

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from talon_ocd import __version__
 from talon_ocd.cli import bench, demo, discover, doctor, evaluate, fit
 from talon_ocd.errors import TalonError
 
+
+class Commands(TyperGroup):
+    """The group of commands; an error made on purpose is one clear line, not a traceback."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run a command and turn its end into a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except TalonError as error:
+            typer.echo(f"talon: {error}", err=True)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            typer.echo("talon: stopped; what was written so far is kept.", err=True)
+            sys.exit(130)
+        except BrokenPipeError:  # the reader of our output is gone (`talon ... | head`)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
+
+
 app = typer.Typer(
     name="talon",
+    cls=Commands,
     help="On-the-fly category discovery: learn known classes once, then name, group and discover as images arrive.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -43,15 +64,5 @@ def options(
 
 
 def main() -> None:
-    """Run the command; an error made on purpose is one clear line, not a traceback."""
-    try:
-        app()
-    except TalonError as error:
-        typer.echo(f"talon: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("talon: stopped; what was written so far is kept.", err=True)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output is gone (`talon ... | head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    """Run the command."""
+    app()

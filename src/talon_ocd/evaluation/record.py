@@ -13,7 +13,7 @@ from talon_ocd.errors import ImageError, StorageError
 from talon_ocd.evaluation.report import Exemplars, ReportInput, write_report
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision
-from talon_ocd.saved import reason, write_files
+from talon_ocd.saved import make_folder, reason, write_files
 
 DECISIONS, SUMMARY, REPORT = "decisions.jsonl", "summary.json", "report.html"
 MOST_LISTED = 1000
@@ -31,8 +31,8 @@ class Record:
         self.skipped_count = 0
         self._exemplars = Exemplars()
         self._given: Counter[int] = Counter()
+        make_folder(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             for old in (SUMMARY, REPORT):  # of an earlier run: they would not tell of this one
                 (folder / old).unlink(missing_ok=True)
             self._file = (folder / DECISIONS).open("w", encoding="utf-8")
@@ -99,7 +99,8 @@ class Record:
     ) -> dict[str, Any]:
         """Write ``summary.json`` and ``report.html``; returns the summary."""
         summary = self.summary({**facts, **({"metrics": metrics} if metrics else {})})
-        write_files(self.folder, {SUMMARY: json.dumps(summary, indent=2, ensure_ascii=False).encode()})
+        text = json.dumps(summary, indent=2, ensure_ascii=False)
+        write_files(self.folder, {SUMMARY: text.encode("utf-8", "backslashreplace")})
         shown = {"images": len(self.decisions), **facts, "skipped": self.skipped_count}
         data = ReportInput(
             title=title,

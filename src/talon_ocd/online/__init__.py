@@ -2,7 +2,7 @@
 
 from talon_ocd.online.adapt import EncoderAdapter, adaptation_loss
 from talon_ocd.online.decision import Decision, Verdict, discovered_name
-from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, unit
+from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
 from talon_ocd.online.rules import Assignment, CosineRule
 from talon_ocd.online.stream import DiscoveryStream, Picture
 
@@ -18,5 +18,6 @@ __all__ = [
     "Verdict",
     "adaptation_loss",
     "discovered_name",
+    "matrix",
     "unit",
 ]

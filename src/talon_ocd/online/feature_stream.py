@@ -58,16 +58,16 @@ class FeatureStream:
 
     def decide(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
         """Answer one vector ``(D,)`` without learning anything from it."""
-        features = self._unit(_matrix(vector, rows=False))
+        features = self._unit(matrix(vector, rows=False))
         return self.decisions(self.rule.assign(features, self.memory), [source], self.answered)[0]
 
     def observe(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
         """Answer one vector ``(D,)`` and learn from it."""
-        return self._observe(self._unit(_matrix(vector, rows=False)), [source])[0]
+        return self._observe(self._unit(matrix(vector, rows=False)), [source])[0]
 
     def observe_many(self, vectors: FeatureArray, sources: Sequence[str] | None = None) -> list[Decision]:
         """Answer vectors ``(N, D)`` in order; the answers are those of N calls of ``observe``."""
-        features = self._unit(_matrix(vectors, rows=True))
+        features = self._unit(matrix(vectors, rows=True))
         names = [""] * len(features) if sources is None else list(sources)
         if len(names) != len(features):
             raise DataError(f"{len(names)} sources were given for {len(features)} vectors.")
@@ -140,19 +140,33 @@ class FeatureStream:
 
 def unit(raw_features: Tensor) -> Tensor:
     """Scale features ``(B, D)`` to unit length; zero, NaN and infinity are refused because they have no direction."""
-    norms = raw_features.norm(dim=1, keepdim=True)
-    bad = ~torch.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
+    largest = raw_features.abs().amax(dim=1, keepdim=True)
+    bad = ~torch.isfinite(largest[:, 0]) | (largest[:, 0] == 0)
     if bad.any():
         row = int(bad.nonzero()[0])
-        raise DataError(f"feature {row} has length {float(norms[row])}; features must be finite and not all zero.")
-    return F.normalize(raw_features, dim=1)
+        found = "all zero" if largest[row] == 0 else "not finite"
+        raise DataError(f"feature {row} is {found} and has no direction; leave it out, or look at its encoder.")
+    return F.normalize(raw_features / largest, dim=1)  # whatever their length: squares can't over- or underflow
 
 
-def _matrix(values: FeatureArray | Sequence[float], rows: bool) -> Tensor:
-    tensor = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values)
+def matrix(values: FeatureArray | Sequence[float], rows: bool = True) -> Tensor:
+    """Return vectors of any library, type and layout as float32 ``(N, D)``; without ``rows`` there is one, ``(D,)``."""
+    tensor = values if isinstance(values, Tensor) else _from_numpy(values)
     tensor = tensor.detach().to("cpu", torch.float32)
     wanted = 2 if rows else 1
     if tensor.ndim != wanted:
         shape = "(N, D)" if rows else "(D,)"
         raise DataError(f"features must have the shape {shape}, got {tuple(tensor.shape)}.")
     return tensor if rows else tensor[None]
+
+
+def _from_numpy(values: npt.ArrayLike) -> Tensor:
+    """Copy only what torch can't take: foreign byte orders, backward strides, memory that is read-only."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"features must be rows of one length ({error}).") from error
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"features must be real numbers, got an array of {array.dtype}.")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused by name
+        return torch.from_numpy(np.require(array, np.float32, ["C", "W"]))
