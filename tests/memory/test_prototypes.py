@@ -29,10 +29,20 @@ def test_nearest_two_are_the_two_largest_cosines(size: int, batch: int, seed: in
 def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, features = PrototypeMemory(unit_rows(257, 16, 0)), unit_rows(31, 16, 1)
     whole = memory.nearest(features)
-    monkeypatch.setattr(search, "BLOCK", 10)
+    monkeypatch.setattr(search, "PRODUCT", 310)
     parts = memory.nearest(features)
     assert torch.equal(whole.ids, parts.ids)
     assert torch.equal(whole.similarities, parts.similarities)
+
+
+@given(st.integers(1, 90), st.integers(1, 9), st.integers(0, 10_000))
+def test_maxima_of_groups_lead_to_the_two_largest(columns: int, rows: int, seed: int) -> None:
+    values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    wanted = values.topk(min(2, columns), dim=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "GROUP", 4)
+        value, position = search._best_two(values)
+    assert torch.equal(value, wanted.values) and torch.equal(position, wanted.indices)
 
 
 def test_batch_size_does_not_change_a_similarity_by_a_bit() -> None:

@@ -129,7 +129,7 @@ class Fuse:
     def __init__(self, views: Views, steps: int) -> None:
         self.views, self.left = views, steps
 
-    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
         self.left -= 1
         if self.left < 0:
             raise InterruptedRunError

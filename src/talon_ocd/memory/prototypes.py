@@ -30,7 +30,7 @@ class PrototypeMemory:
     def __init__(self, prototypes: Tensor, known: int | None = None, counts: Tensor | None = None) -> None:
         if prototypes.ndim != 2 or prototypes.shape[1] == 0:
             raise DataError(f"prototypes must have the shape (K, D), got {tuple(prototypes.shape)}.")
-        if not torch.isfinite(prototypes).all():
+        if not torch.isfinite(prototypes.sum(dim=1)).all():  # of the rows: no mask as large as the prototypes
             raise DataError("prototypes must be finite, got NaN or infinity; check the features they come from.")
         self._storage = F.normalize(prototypes.detach().to("cpu", torch.float32), dim=1)
         self._counts = torch.zeros(len(prototypes), dtype=torch.int64) if counts is None else counts.clone()
@@ -83,7 +83,8 @@ class PrototypeMemory:
 
     def copy(self) -> PrototypeMemory:
         """Return an independent copy."""
-        return PrototypeMemory(self.prototypes.clone(), self.known, self.counts)
+        known = torch.tensor(self.known)
+        return self.from_state_dict({"prototypes": self.prototypes, "counts": self.counts, "known": known})
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as tensors, ready for safetensors."""
@@ -95,9 +96,12 @@ class PrototypeMemory:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> PrototypeMemory:
-        """Rebuild a memory from ``state_dict``."""
-        memory = cls(state["prototypes"], int(state["known"]), state["counts"])
-        memory._storage = state["prototypes"].clone()  # as it was, to the bit: not normalised once more
+        """Rebuild a memory from ``state_dict``, to the bit: prototypes are not normalised once more."""
+        prototypes, counts = state["prototypes"], state["counts"]
+        memory = cls(prototypes[:0], int(state["known"]))
+        if not torch.isfinite(prototypes.sum(dim=1)).all():
+            raise DataError("saved prototypes hold NaN or infinity; load another copy of the model.")
+        memory._storage, memory._counts, memory._size = prototypes.clone(), counts.clone(), len(prototypes)
         return memory
 
     def _grow(self, capacity: int) -> None:

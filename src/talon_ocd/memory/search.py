@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 8192
-"""Prototypes a product: the similarities of a block stay in the processor's cache and memory stays bounded."""
+PRODUCT = 2**21
+"""Similarities a product: they stay in the processor's cache, memory stays bounded, and threads meet seldom."""
+GROUP = 64
+"""Neighbouring similarities of which only the largest is looked at first."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,9 @@ def nearest_two(features: Tensor, prototypes: Tensor) -> Neighbours:
     if size == 0:
         return Neighbours(torch.full((batch, 2), -1), torch.full((batch, 2), -torch.inf, dtype=torch.float64))
     values, ids = [], []
-    for start in range(0, size, BLOCK):
-        block = features @ prototypes[start : start + BLOCK].T
-        value, position = block.topk(min(2, block.shape[1]), dim=1)
+    step = max(PRODUCT // max(batch, 1), 2)
+    for start in range(0, size, step):
+        value, position = _best_two(features @ prototypes[start : start + step].T)
         values.append(value)
         ids.append(position + start)
     candidates = torch.cat(ids, dim=1)
@@ -44,6 +46,25 @@ def nearest_two(features: Tensor, prototypes: Tensor) -> Neighbours:
         best = torch.cat(values, dim=1).topk(2, dim=1).indices
         candidates = candidates.gather(1, best)
     return _rescore(features, prototypes, candidates)
+
+
+def _best_two(similarities: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two largest of each row ``(B, N)`` and where they are.
+
+    ``topk`` looks at one number at a time: on a whole row it costs a sixth of the product. The maxima of groups are
+    vectorised, and the two largest are in the two groups with the largest maxima, or in the rest that fills no group.
+    """
+    rows, columns = similarities.shape
+    whole = columns // GROUP * GROUP
+    if whole < 4 * GROUP:
+        value, position = similarities.topk(min(2, columns), dim=1)
+        return value, position
+    groups = similarities[:, :whole].view(rows, -1, GROUP)
+    chosen = groups.amax(dim=2).topk(2, dim=1).indices
+    few = groups.gather(1, chosen[:, :, None].expand(-1, -1, GROUP)).flatten(1)
+    value, place = torch.cat([few, similarities[:, whole:]], dim=1).topk(2, dim=1)
+    inside = chosen.gather(1, (place // GROUP).clamp(max=1)) * GROUP + place % GROUP
+    return value, torch.where(place < 2 * GROUP, inside, place - 2 * GROUP + whole)
 
 
 def _rescore(features: Tensor, prototypes: Tensor, candidates: Tensor) -> Neighbours:

@@ -49,7 +49,7 @@ class Subset:
     views: Views
     index: Tensor
 
-    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Return hidden of two views of the images at ``index`` ``(B,)`` of the subset."""
         return self.views.pair(self.index[index], generator)
 
@@ -145,5 +145,6 @@ class Fitting:
                 shorter,
                 self.config.seed,
                 self.progress,
+                task_name="Training for the rehearsal",
             )
         return encode(head, self.outputs, torch.from_numpy(wanted)).cpu()

@@ -186,11 +186,11 @@ class RowStore:
         self._segments[-1].append(keys, rows)
         self._numbers.update((key, start + at) for at, key in enumerate(keys))
 
-    def gather(self, numbers: Tensor) -> Tensor:
-        """Return rows ``(B, *shape)`` by number ``(B,)``, as a copy."""
+    def gather(self, numbers: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return rows ``(B, *shape)`` by number ``(B,)``, as a copy: a new one, or in ``out``."""
+        rows = torch.empty(len(numbers), *self.shape) if out is None else out
         if len(self._segments) == 1:
-            return self._segments[0].data().index_select(0, numbers)
-        rows = torch.empty(len(numbers), *self.shape)
+            return torch.index_select(self._segments[0].data(), 0, numbers, out=rows)
         for start, segment in zip(self._starts, self._segments, strict=True):
             inside = ((numbers >= start) & (numbers < start + segment.count)).nonzero()[:, 0]
             if len(inside):

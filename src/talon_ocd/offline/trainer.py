@@ -60,6 +60,7 @@ def train_head(
     seed: int,
     progress: Progress = SILENT,
     checkpoint: Path | None = None,
+    task_name: str = "Training",
 ) -> TrainingReport:
     """Train ``head`` in place on images with labels ``(N,)`` and return how it went.
 
@@ -73,6 +74,7 @@ def train_head(
         seed: decides order, views and random weights.
         progress: told the losses.
         checkpoint: file that makes the run resumable; it is left behind for the caller to delete.
+        task_name: what the progress calls it.
     """
     started = time.perf_counter()
     weights = _starting_weights(head, views, labels, initial_weights, config, seed)
@@ -87,7 +89,7 @@ def train_head(
         resume(state, checkpoint, mark, progress)
     done = state.epoch
     if done < config.epochs:
-        with _requiring_grad(parameters), progress.task("Training", config.epochs * len(labels)) as task:
+        with _requiring_grad(parameters), progress.task(task_name, config.epochs * len(labels)) as task:
             task.advance(done * len(labels))
             while state.epoch < config.epochs:
                 run.epoch(task)
@@ -143,7 +145,7 @@ class _Run:
     def _step(self, index: Tensor, draws: torch.Generator, losses: Tensor) -> None:
         labels = self._labels[index.to(self._labels.device)]
         # One forward for both views: no layer mixes images, so this equals two.
-        features = F.normalize(self._head(torch.cat(self._views.pair(index, draws))).float(), dim=1)
+        features = F.normalize(self._head(self._views.pair(index, draws).flatten(0, 1)).float(), dim=1)
         view1, view2 = features[: len(index)], features[len(index) :]
         parts = offline_loss(view1, view2, labels, self._classifier, self._config)
         self.state.optimizer.zero_grad()

@@ -60,18 +60,22 @@ class TrunkOutputs:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def take(self, index: Tensor, view: Tensor | int = 0) -> Tensor:
+    def empty(self, rows: int) -> Tensor:
+        """Return room for ``rows`` trunk outputs, for ``take``."""
+        return torch.empty(rows, *self._clean.shape)
+
+    def take(self, index: Tensor, view: Tensor | int = 0, out: Tensor | None = None) -> Tensor:
         """Return hidden ``(B, *hidden_shape)`` of images ``index`` ``(B,)``, counted among the kept ones.
 
-        ``view`` is 0 (clean), 1 to ``views``, or a tensor ``(B,)`` of these.
+        ``view`` is 0 (clean), 1 to ``views``, or a tensor ``(B,)`` of these. Rows are gathered in ``out`` if given.
         """
         numbers = self._numbers[view, index]
         if isinstance(view, int):
-            return (self._random if view else self._clean).gather(numbers).to(self._device)
+            return (self._random if view else self._clean).gather(numbers, out).to(self._device)
         clean = view == 0
         if not clean.any():
-            return self._random.gather(numbers).to(self._device)
-        hidden = torch.empty(len(numbers), *self._clean.shape)
+            return self._random.gather(numbers, out).to(self._device)
+        hidden = self.empty(len(numbers)) if out is None else out
         hidden[clean], hidden[~clean] = (
             self._clean.gather(numbers[clean]),
             self._random.gather(numbers[~clean]),

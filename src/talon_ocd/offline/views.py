@@ -19,8 +19,11 @@ from talon_ocd.offline.trunk_cache import TrunkOutputs, view_pixels
 class Views(Protocol):
     """Where training takes two views of the same images from."""
 
-    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return hidden ``(B, *hidden_shape)`` of two random views of each image ``index`` ``(B,)``."""
+    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
+        """Return hidden ``(2, B, *hidden_shape)`` of two random views of each image ``index`` ``(B,)``.
+
+        The tensor is the caller's until the next call, which may fill it anew.
+        """
 
 
 class CachedViews:
@@ -28,18 +31,24 @@ class CachedViews:
 
     def __init__(self, outputs: TrunkOutputs, views: int | None = None) -> None:
         self._outputs = outputs
+        self._room = outputs.empty(0)
         self.views = outputs.views if views is None else min(views, outputs.views)
         if self.views < 2:
             raise ConfigError(
                 f"{self.views} cached views an image make no pair; use views=2 or more, or 0 (fresh ones)."
             )
 
-    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return two cached views of each image."""
+    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
+        """Return two cached views of each image, always in the same place: fresh pages cost as much as the copy."""
         first = torch.randint(self.views, index.shape, generator=generator)
         step = torch.randint(1, self.views, index.shape, generator=generator)
         second = (first + step) % self.views
-        return self._outputs.take(index, first + 1), self._outputs.take(index, second + 1)
+        rows = 2 * len(index)
+        if len(self._room) < rows:
+            self._room = self._outputs.empty(rows)
+        hidden = self._outputs.take(index.repeat(2), torch.cat([first, second]) + 1, self._room[:rows])
+        pairs: Tensor = hidden.unflatten(0, (2, -1))
+        return pairs
 
 
 class FreshViews:
@@ -55,13 +64,12 @@ class FreshViews:
         self._items, self._backbone = items, backbone
         self._augmentation, self._seed = augmentation, seed
 
-    def pair(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Return two views of each image that nobody has seen before."""
         items = [self._items[at] for at in index.tolist()]
         canvases = [_canvas(canvas) for _, canvas in load_canvases(items, self._backbone.preprocessing)]
         draws = torch.randint(1, 2**62, (2, len(items)), generator=generator).tolist()
-        first, second = (self._look(items, canvases, numbers) for numbers in draws)
-        return first, second
+        return torch.stack([self._look(items, canvases, numbers) for numbers in draws])
 
     def _look(self, items: Sequence[ImageItem], canvases: Sequence[Tensor], draws: Sequence[int]) -> Tensor:
         seeds = [view_seed(self._seed, item.key, draw) for item, draw in zip(items, draws, strict=True)]
