@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,12 +50,12 @@ def feature_stream(
     labels = _labels(known_labels, len(features))
     classes = int(labels.max()) + 1
     online = replace(config.online, adapt=adaptation)
-    wanted = online.threshold if threshold is None else threshold
+    wanted: Any = online.threshold if threshold is None else threshold
     if wanted == "auto":
         fixed = calibrate(labels, lambda train, index: features[index], online, config.calibration, config.seed)
         wanted = fixed.threshold
     memory = PrototypeMemory(class_means(features, labels, classes))
-    return FeatureStream(memory, replace(online, threshold=float(wanted)), names)
+    return FeatureStream(memory, replace(online, threshold=wanted), names)
 
 
 def discover_features(

@@ -108,10 +108,13 @@ def read_model(folder: Path) -> SavedModel:
         backbone.load_state_dict(_tensors(folder, ENCODER, facts))
         memory = PrototypeMemory.from_state_dict(_tensors(folder, MEMORY, facts))
         config = TalonConfig.from_dict(facts["config"])
+        names = tuple(facts["names"])
+        if len(names) != memory.known:
+            raise ModelError(f"{folder}: {CONFIG} has {len(names)} names for {memory.known} classes; fit it anew.")
         return SavedModel(
             backbone,
             memory,
-            tuple(facts["names"]),
+            names,
             float(facts["threshold"]),
             config,
             facts.get("report", {}),

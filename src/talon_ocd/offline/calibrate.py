@@ -105,7 +105,7 @@ def calibrate(
     scores = np.zeros((len(grid), 4))
     random = np.random.default_rng(seed)
     orders = [[random.permutation(len(stream)) for _ in range(config.orders)] for _, _, stream, _ in prepared]
-    with progress.task("rehearse discovery", len(grid), unit="thresholds") as task:
+    with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
         for row, threshold in enumerate(grid):
             runs = [
                 _score(
@@ -148,7 +148,12 @@ def _score(known: list[int], prototypes: Tensor, stream: Tensor, truth: Tensor, 
 
 
 def _best(grid: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> float:
-    """The best threshold of a curve smoothed over its neighbours: one lucky point must not win."""
+    """The best threshold of a curve smoothed over its neighbours: one lucky point must not win.
+
+    Where many are equally good, as with classes that lie far apart, the middle one keeps clear of both edges.
+    """
     padded = np.pad(scores, 1, mode="edge")
     smooth = (padded[:-2] + 2 * padded[1:-1] + padded[2:]) / 4
-    return float(grid[int(smooth.argmax())])
+    best = np.flatnonzero(smooth >= smooth.max() - 1e-12)
+    plateau = max(np.split(best, np.flatnonzero(np.diff(best) > 1) + 1), key=len)
+    return float(grid[plateau[len(plateau) // 2]])

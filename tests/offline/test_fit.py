@@ -1,0 +1,84 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import DataError
+from talon_ocd.images import ImageItem
+from talon_ocd.offline import Fitting, TrunkCache
+from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted
+from tests.offline.standin import Listener, StandIn, some_digits
+
+QUICK = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=6)
+
+
+def fit(items: list[ImageItem], config: TalonConfig = QUICK, backbone: StandIn | None = None, **options: Any) -> Fitted:
+    backbone = backbone or StandIn()
+    with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0, augmentation=config.offline.augmentation) as cache:
+        return Fitting(backbone, items, config, cache, **options).run()
+
+
+def test_the_stages_leave_their_traces() -> None:
+    items, _ = some_digits()
+    backbone = StandIn()
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    fitted = fit(items, backbone=backbone)
+    assert fitted.names == ("0", "1", "2", "3") and fitted.memory.known == 4
+    assert fitted.report["calibration"]["threshold"] == fitted.threshold
+    after = backbone.state_dict()
+    moved = {key.split(".")[0] for key in before if not torch.equal(before[key], after[key])}
+    assert moved == {"head"} and not any(parameter.requires_grad for parameter in backbone.parameters())
+
+
+def test_rehearsals_do_not_touch_the_head() -> None:
+    items, _ = some_digits()
+    rehearsed, constant = StandIn(), StandIn()
+    fit(items, backbone=rehearsed)
+    fit(items, QUICK.override(threshold=0.5), backbone=constant)
+    for key, value in rehearsed.state_dict().items():
+        assert torch.equal(value, constant.state_dict()[key])
+
+
+def test_no_epochs_keep_the_features() -> None:
+    items, _ = some_digits()
+    backbone = StandIn()
+    fitted = fit(items, QUICK.override(epochs=0), backbone=backbone)
+    assert all(torch.equal(value, backbone.state_dict()[key]) for key, value in StandIn().state_dict().items())
+    assert fitted.report["angles_before"] == fitted.report["angles_after"] and fitted.threshold < 1
+
+
+def test_uncached_views_work() -> None:
+    items, _ = some_digits()
+    assert fit(items[:40], QUICK.override(views=0, epochs=1)).memory.size == 4
+
+
+def test_one_class_falls_back_with_a_note() -> None:
+    items = [item for item in some_digits()[0] if item.label == "2"]
+    listener = Listener()
+    fitted = fit(items, progress=listener)
+    assert fitted.threshold == FALLBACK_THRESHOLD and fitted.names == ("2",)
+    assert any("one known class" in note for note in listener.notes)
+    assert fitted.report["angles_after"]["between_mean"] is None
+
+
+def test_a_class_with_one_image_works() -> None:
+    items, _ = some_digits()
+    lonely = next(item for item in items if item.label == "3")
+    fitted = fit([item for item in items if item.label != "3"] + [lonely])
+    assert fitted.report["class_sizes"]["3"] == 1 and fitted.memory.size == 4
+
+
+def test_the_length_of_a_rehearsal_is_a_share_of_the_epochs() -> None:
+    items, _ = some_digits()
+    config = replace(QUICK, calibration=replace(QUICK.calibration, epochs=0.0))
+    listener = Listener()
+    fit(items, config, progress=listener)
+    trained = [facts for facts in listener.facts if "loss" in facts]
+    assert len(trained) == QUICK.offline.epochs
+
+
+def test_nothing_usable_is_refused() -> None:
+    with pytest.raises(DataError, match="none of the 0"):
+        fit([])

@@ -1,0 +1,196 @@
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from talon_ocd import Decision, DiscoveryStream, Talon
+from talon_ocd.config import OnlineConfig
+from talon_ocd.errors import ImageError
+from talon_ocd.images import ImageItem, Skipped, memory_item
+from tests import tiny
+
+BOTH = "prototypes,encoder"
+
+
+@pytest.fixture(scope="module")
+def threshold(fitted: Talon) -> float:
+    """One that founds some categories and attaches to others."""
+    stream = fitted.stream(2.0, "none")
+    return float(np.median([decision.similarity for decision in stream.run(tiny.incoming())]))
+
+
+def opened(talon: Talon, threshold: float, **changes: Any) -> DiscoveryStream:
+    online = replace(talon.config.online, threshold=threshold, **{"adapt_every": 16, "encoder_lr": 0.1, **changes})
+    return DiscoveryStream(talon.backbone, talon.memory.copy(), online, talon.names)
+
+
+def ids(decisions: list[Decision]) -> list[int]:
+    return [decision.category for decision in decisions]
+
+
+def state(stream: DiscoveryStream) -> dict[str, Tensor]:
+    return {**stream.memory.state_dict(), **{k: v.clone() for k, v in stream.adapter.head.state_dict().items()}}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_one_by_one_many_and_run_agree(fitted: Talon, threshold: float) -> None:
+    items = tiny.incoming()
+    single, many, whole, mixed = (opened(fitted, threshold) for _ in range(4))
+    expected = [single.observe(item) for item in items]
+    assert ids(many.observe_many(items)) == ids(expected)
+    assert ids(list(whole.run(items))) == ids(expected)
+    cut = mixed.observe_many(items[:5]) + list(mixed.run(items[5:48])) + [mixed.observe(items[48])]
+    assert ids(cut + mixed.observe_many(items[49:])) == ids(expected)
+    assert [decision.index for decision in expected] == list(range(len(items)))
+    assert {decision.verdict for decision in expected} == {"known", "discovered", "new"}
+    assert single.adapter.steps == many.adapter.steps == whole.adapter.steps == len(items) // 16
+    for name, value in single.adapter.head.state_dict().items():
+        torch.testing.assert_close(whole.adapter.head.state_dict()[name], value, atol=1e-4, rtol=1e-3)
+
+
+def test_deciding_changes_nothing(fitted: Talon, threshold: float) -> None:
+    stream, items = opened(fitted, threshold), tiny.incoming()
+    stream.observe_many(items[:20])
+    before = state(stream)
+    first = [stream.decide(item) for item in items[20:30]]
+    assert first == [stream.decide(item) for item in items[20:30]] and same(before, state(stream))
+    assert stream.observe(items[20]).category == first[0].category
+
+
+def test_the_model_is_untouched_and_streams_are_independent(fitted: Talon, threshold: float) -> None:
+    items = tiny.incoming()
+    model = {key: value.clone() for key, value in fitted.backbone.state_dict().items()}
+    memory = fitted.memory.state_dict()
+    one, other = opened(fitted, threshold), opened(fitted, threshold)
+    expected = ids(one.observe_many(items))
+    assert not same(state(one), state(other)) and one.memory.size > fitted.memory.size
+    assert ids(other.observe_many(items)) == expected
+    assert same(model, fitted.backbone.state_dict()) and same(memory, fitted.memory.state_dict())
+    assert not any(parameter.requires_grad for parameter in fitted.backbone.parameters())
+
+
+def test_flush_adapts_to_what_is_left(fitted: Talon, threshold: float) -> None:
+    stream = opened(fitted, threshold)
+    stream.flush()
+    assert stream.adapter.steps == 0
+    stream.observe_many(tiny.incoming(20))
+    before = state(stream)
+    stream.flush()
+    assert stream.adapter.steps == 2 and not same(before, state(stream)) and stream.discovery.room == 16
+    stream.flush()
+    assert stream.adapter.steps == 2
+
+
+def test_learning_rate_zero_changes_no_answer(fitted: Talon, threshold: float) -> None:
+    items = tiny.incoming()
+    frozen = opened(fitted, threshold, encoder_lr=0.0).observe_many(items)
+    without = opened(fitted, threshold, adapt=("prototypes",)).observe_many(items)
+    assert ids(frozen) == ids(without)
+
+
+def test_extreme_thresholds(fitted: Talon) -> None:
+    items = tiny.incoming(40)
+    assert opened(fitted, -1.0).observe_many(items)[-1].verdict == "known"
+    assert ids(opened(fitted, 1.5).observe_many(items)) == list(range(4, 44))
+
+
+def test_the_adaptation_moves_the_promised_weights_only(fitted: Talon, threshold: float) -> None:
+    stream = opened(fitted, threshold)
+    stream.observe_many(tiny.incoming(32))
+    before, after = fitted.backbone.head.state_dict(), stream.adapter.head.state_dict()
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert moved == fitted.backbone.head_parameter_names("norms")
+
+
+@pytest.mark.parametrize("adapt", [(), ("prototypes",), ("encoder",), ("prototypes", "encoder")])
+@pytest.mark.parametrize("classifier", ["margin", "cosine"])
+def test_every_row_of_the_ablation_runs(classifier: str, adapt: tuple[str, ...]) -> None:
+    talon = tiny.tiny_talon(epochs=1, classifier=classifier, threshold=0.9, adapt=adapt)
+    talon.fit(tiny.labelled())
+    stream = talon.stream()
+    assert len(list(stream.run(tiny.incoming(70)))) == 70
+    assert stream.adapter.steps == (1 if "encoder" in adapt else 0)
+
+
+@pytest.mark.parametrize("change", [{"encoder_steps": 3}, {"encoder_scope": "head"}, {"encoder_first": False}])
+def test_the_other_readings_agree_one_by_one_too(fitted: Talon, threshold: float, change: dict[str, Any]) -> None:
+    items = tiny.incoming(50)
+    single, many = (opened(fitted, threshold, **change) for _ in range(2))
+    assert ids([single.observe(item) for item in items]) == ids(many.observe_many(items))
+
+
+def test_every_form_of_a_picture(fitted: Talon, tmp_path: Path) -> None:
+    array = np.asarray(tiny.incoming(1)[0].load())
+    picture = Image.fromarray(array)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    path = tmp_path / "one.png"
+    path.write_bytes(buffer.getvalue())
+    tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
+    forms: list[Any] = [
+        path,
+        str(path),
+        buffer.getvalue(),
+        picture,
+        array,
+        tensor,
+        tensor / 255,
+        memory_item(array, "item"),
+    ]
+    decisions = [fitted.stream().decide(form) for form in forms]
+    assert len({decision.category for decision in decisions}) == 1
+    assert len({round(decision.similarity, 6) for decision in decisions}) == 1
+    sources = [decision.source for decision in decisions]
+    assert sources == [str(path), str(path), "<bytes>", "<Image>", "<ndarray>", "<Tensor>", "<Tensor>", "item"]
+
+
+def test_a_bad_picture_is_refused_alone_and_skipped_in_a_run(fitted: Talon, tmp_path: Path) -> None:
+    stream, good = fitted.stream(), tiny.incoming(3)
+    before = state(stream)
+    bad = memory_item(b"no picture", "bad.png")
+    with pytest.raises(ImageError, match=r"bad\.png: is not an image"):
+        stream.observe(bad)
+    with pytest.raises(ImageError):
+        stream.observe_many([*good, bad])
+    with pytest.raises(ImageError, match="does not exist"):
+        stream.observe(tmp_path / "missing.png")
+    assert same(before, state(stream)) and stream.discovery.answered == 0
+    skipped: list[Skipped] = []
+    assert len(list(stream.run([good[0], bad, *good[1:]], skipped.append))) == 3
+    assert [skip.source for skip in skipped] == ["bad.png"]
+
+
+def test_a_lazy_source_is_answered_before_its_next_image_is_read(fitted: Talon) -> None:
+    read: list[str] = []
+
+    def source() -> Any:
+        for item in tiny.incoming(5):
+            read.append(item.source)
+            yield item
+
+    answers = fitted.stream().run_items(source(), batch_size=1)
+    for number, (decision, item) in enumerate(answers, 1):
+        assert len(read) == number and decision.source == item.source == read[-1]
+
+
+def test_a_long_interval_does_not_hold_the_answers_back(fitted: Talon) -> None:
+    read: list[ImageItem] = []
+
+    def source() -> Any:
+        for number in range(600):
+            read.append(memory_item(np.full((8, 8), number % 250, np.uint8), str(number)))
+            yield read[-1]
+
+    online: OnlineConfig = replace(fitted.config.online, threshold=0.9, adapt_every=10**6, adapt=("prototypes",))
+    stream = DiscoveryStream(fitted.backbone, fitted.memory.copy(), online)
+    next(stream.run(source()))
+    assert len(read) <= 256

@@ -1,0 +1,151 @@
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_ocd import discover_features, feature_stream
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import ConfigError, DataError
+from tests.twins.online import SlowTalon, Vector, mean, norm
+
+Floats = npt.NDArray[np.float32]
+
+
+def clouds(classes: int, count: int, dims: int, spread: float, seed: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(classes, dims))
+    labels = np.concatenate([np.arange(classes), random.integers(0, classes, max(count - classes, 0))])[:count]
+    return (centres[labels] + spread * random.normal(size=(count, dims))).astype(np.float32), labels
+
+
+def unit_lists(features: Floats) -> list[Vector]:
+    return [norm(row) for row in features.tolist()]
+
+
+def slow_ids(known: Floats, labels: npt.NDArray[np.int64], stream: Floats, threshold: float, adapt: bool) -> list[int]:
+    units = unit_lists(known)
+    groups = [[u for u, label in zip(units, labels, strict=True) if label == c] for c in range(int(labels.max()) + 1)]
+    slow = SlowTalon([norm(mean(group)) for group in groups], threshold, adapt=adapt)
+    return [slow.observe(vector) for vector in unit_lists(stream)]
+
+
+@given(
+    classes=st.integers(1, 5),
+    dims=st.integers(2, 6),
+    count=st.sampled_from([0, 1, 63, 64, 65, 150, 215]),
+    threshold=st.sampled_from([-1.0, 0.3, 0.72, 0.95, 1.5]),
+    adapt=st.booleans(),
+    seed=st.integers(0, 9999),
+)
+@settings(max_examples=40)
+def test_ids_are_those_of_the_slow_twin(
+    classes: int, dims: int, count: int, threshold: float, adapt: bool, seed: int
+) -> None:
+    known, labels = clouds(classes, 3 * classes, dims, 0.3, seed)
+    stream, _ = clouds(classes + 3, count, dims, 0.4, seed + 1)
+    word = "prototypes" if adapt else "none"
+    ids = discover_features(known, labels, stream, preset="official", threshold=threshold, adapt=word)
+    assert ids.tolist() == slow_ids(known, labels, stream, threshold, adapt)
+    one_by_one = feature_stream(known, labels, preset="official", threshold=threshold, adapt=word)
+    assert [one_by_one.observe(vector).category for vector in stream] == ids.tolist()
+
+
+def test_labels_keep_their_ids_and_discoveries_follow_in_order() -> None:
+    stream = np.array([[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0.1]], np.float32)
+    ids = discover_features(np.eye(4)[:2], [1, 0], stream, preset="official", threshold=0.72)
+    assert ids.tolist() == [2, 0, 3, 1, 2] and ids.dtype == np.int64
+
+
+KNOWN, LABELS = clouds(3, 30, 5, 0.2, 0)
+STREAM, _ = clouds(6, 150, 5, 0.2, 1)
+EXPECTED = discover_features(KNOWN, LABELS, STREAM, preset="official", threshold=0.72).tolist()
+
+
+def backward(values: Any) -> Any:
+    return values[::-1].copy()[::-1]
+
+
+def read_only(values: Any) -> Any:
+    values = values.copy()
+    values.flags.writeable = False
+    return values
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        np.asarray,
+        np.asfortranarray,
+        backward,
+        read_only,
+        lambda values: values.astype(np.float64) * 1e30,
+        lambda values: values * np.float32(1e-30),
+        lambda values: values.astype(np.longdouble),
+        lambda values: values.astype(">f4"),
+        lambda values: np.repeat(values, 2, axis=1)[:, ::2],
+        lambda values: values.tolist(),
+        torch.from_numpy,
+        lambda values: torch.from_numpy(values).double(),
+        lambda values: torch.from_numpy(values).T.contiguous().T,
+        lambda values: torch.from_numpy(values).clone().requires_grad_(),
+    ],
+)
+def test_any_array_gives_the_same_ids(form: Any) -> None:
+    ids = discover_features(form(KNOWN), torch.from_numpy(LABELS), form(STREAM), preset="official", threshold=0.72)
+    assert ids.tolist() == EXPECTED
+
+
+@pytest.mark.parametrize("dtype", [np.float16, torch.bfloat16, torch.float16])
+def test_half_precision_is_taken(dtype: Any) -> None:
+    def half(values: Floats) -> Any:
+        return values.astype(dtype) if dtype is np.float16 else torch.from_numpy(values).to(dtype)
+
+    ids = discover_features(half(KNOWN), LABELS, half(STREAM), preset="official", threshold=0.72)
+    assert np.mean(ids == EXPECTED) > 0.95
+
+
+def test_auto_rehearses_on_the_labelled_vectors_only() -> None:
+    known, labels = clouds(8, 160, 16, 0.15, 5)
+    stream, truth = clouds(8, 60, 16, 0.15, 5)
+    first = feature_stream(known, labels)
+    assert isinstance(first.config.threshold, float)
+    assert feature_stream(known, labels).config.threshold == first.config.threshold
+    assert np.mean([first.observe(vector).category for vector in stream] == truth) > 0.9
+
+
+def test_presets_and_names_reach_the_stream() -> None:
+    stream = feature_stream(np.eye(2), [0, 1], preset="paper", names=["cat", "dog"])
+    assert stream.config.threshold == TalonConfig.paper().online.threshold and not stream.config.count_founder
+    assert stream.decide([0.0, 1.0]).name == "dog"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "wanted"),
+    [
+        ({"known_labels": [0, 2]}, DataError, "without gaps"),
+        ({"known_labels": [1, 2]}, DataError, "0 .. C-1"),
+        ({"known_labels": [0.0, 1.0]}, DataError, "integers"),
+        ({"known_labels": [0]}, DataError, r"shape \(2,\)"),
+        ({"known_features": np.zeros((0, 2)), "known_labels": []}, DataError, "known_labels"),
+        ({"known_features": np.eye(2)[0]}, DataError, r"\(N, D\)"),
+        ({"known_features": np.zeros((2, 2))}, DataError, "feature 0 is all zero"),
+        ({"known_features": [["a", "b"], ["c", "d"]]}, DataError, "real numbers"),
+        ({"known_features": [[1.0, 0.0], [1.0]]}, DataError, "one length"),
+        ({"stream_features": np.array([[1, 0], [np.nan, 0]])}, DataError, "feature 1 is not finite"),
+        ({"stream_features": np.array([[1e200, 0]])}, DataError, "feature 0 is not finite"),
+        ({"stream_features": np.ones((1, 3))}, DataError, "3 dimensions, the memory has 2"),
+        ({"adapt": "encoder"}, ConfigError, "vectors have no encoder"),
+        ({"adapt": "prototype"}, ConfigError, "Did you mean 'prototypes'"),
+        ({"preset": "oficial"}, ConfigError, "Did you mean 'official'"),
+        ({"threshold": float("nan")}, ConfigError, "threshold"),
+        ({"threshold": "high"}, ConfigError, "threshold"),
+    ],
+)
+def test_bad_input_is_refused_with_the_remedy(change: dict[str, Any], error: type[Exception], wanted: str) -> None:
+    arguments = {"known_features": np.eye(2), "known_labels": [0, 1], "stream_features": np.eye(2), "threshold": 0.7}
+    with pytest.raises(error, match=wanted):
+        discover_features(**{**arguments, **change})

@@ -1,0 +1,117 @@
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talon_ocd import Talon
+from talon_ocd.errors import ModelError, StorageError
+from talon_ocd.saved import FORMAT_VERSION, make_folder, write_files
+
+
+@pytest.fixture
+def copied(model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model, tmp_path / "copied"))
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "config.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    change(facts)
+    path.write_text(json.dumps(facts), encoding="utf-8")
+
+
+def test_the_folder_holds_four_files_for_people_and_machines(model: Path, fitted: Talon) -> None:
+    assert sorted(path.name for path in model.iterdir()) == [
+        "README.md", "config.json", "encoder.safetensors", "memory.safetensors",
+    ]  # fmt: skip
+    facts = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    assert facts["format_version"] == FORMAT_VERSION and facts["names"] == list(fitted.names)
+    assert facts["backbone"]["preprocessing"] == json.loads(json.dumps(fitted.backbone.preprocessing.to_dict()))
+    assert "4 known classes: 0, 1, 2, 3" in (model / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "memory.safetensors"])
+@pytest.mark.parametrize("place", [4, -3])
+def test_a_flipped_byte_is_noticed(copied: Path, name: str, place: int) -> None:
+    data = bytearray((copied / name).read_bytes())
+    data[place] ^= 1
+    (copied / name).write_bytes(data)
+    with pytest.raises(ModelError, match=rf"{name}: the checksum differs.*copy the model again"):
+        Talon.from_pretrained(copied)
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "memory.safetensors", "config.json"])
+def test_a_missing_file_is_named(copied: Path, name: str) -> None:
+    (copied / name).unlink()
+    with pytest.raises(ModelError, match=name):
+        Talon.from_pretrained(copied)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[]", b"{}", b"3"])
+def test_a_damaged_config_is_named(copied: Path, text: bytes) -> None:
+    (copied / "config.json").write_bytes(text)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        Talon.from_pretrained(copied)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda facts: facts.update(format_version=7), "format version 7, this program reads 1"),
+        (lambda facts: facts.pop("backbone"), "damaged"),
+        (lambda facts: facts.update(backbone=3), "damaged"),
+        (lambda facts: facts["backbone"]["architecture"].update(kind="huge"), "kind 'huge'"),
+        (lambda facts: facts["backbone"]["architecture"].update(width=64), "damaged"),
+        (lambda facts: facts["config"].update(colour="red"), "'colour' is not known"),
+        (lambda facts: facts.update(threshold="high"), "damaged"),
+        (lambda facts: facts.update(names=["a"]), "1 names for 4"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_folder(copied: Path, change: Any, wanted: str) -> None:
+    edit(copied, change)
+    with pytest.raises(ModelError, match=wanted) as caught:
+        Talon.from_pretrained(copied)
+    assert str(copied) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ModelError, match=r"no model here \(config.json is missing\)"):
+            Talon.from_pretrained(folder)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110 - a device
+def test_a_full_disk_leaves_the_old_model_whole(copied: Path, fitted: Talon) -> None:
+    before = {path.name: path.read_bytes() for path in copied.iterdir()}
+    (copied / ".config.json.part").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"the disk is full.*untouched"):
+        fitted.save_pretrained(copied)
+    assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
+    Talon.from_pretrained(copied)
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path, fitted: Talon) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageError, match="there is a file where a folder is needed"):
+            fitted.save_pretrained(folder)
+        with pytest.raises(StorageError):
+            make_folder(folder)
+
+
+def test_a_file_that_can_not_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(StorageError):
+        write_files(tmp_path, {"taken": b"x"})
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_saving_over_a_model_replaces_it(copied: Path, fitted: Talon) -> None:
+    edit(copied, lambda facts: facts.update(threshold=0.1))
+    assert Talon.from_pretrained(copied).threshold == 0.1
+    fitted.save_pretrained(copied)
+    assert Talon.from_pretrained(copied).threshold == fitted.threshold

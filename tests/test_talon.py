@@ -1,0 +1,150 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from talon_ocd import Talon, TalonConfig, TalonError
+from talon_ocd.backbones.tiny import TinyViT
+from talon_ocd.errors import ConfigError, DataError, NotFittedError
+from talon_ocd.images import ImageItem, memory_item
+from tests import tiny
+from tests.offline.standin import Listener
+
+
+def answers(talon: Talon, **options: Any) -> list[int]:
+    return [decision.category for decision in talon.stream(**options).run(tiny.incoming())]
+
+
+def test_fit_learns_names_prototypes_threshold_and_report(fitted: Talon) -> None:
+    assert fitted.names == tiny.KNOWN
+    assert (fitted.memory.size, fitted.memory.known) == (4, 4)
+    torch.testing.assert_close(fitted.memory.prototypes.norm(dim=1), torch.ones(4))
+    assert fitted.threshold == fitted.report["calibration"]["threshold"]
+    assert fitted.report["images"] == 80 and fitted.report["class_sizes"] == dict.fromkeys(tiny.KNOWN, 20)
+    assert len(fitted.report["training"]["losses"]) == 8
+    json.dumps(fitted.report, allow_nan=False)
+
+
+def test_training_brings_classes_together_and_apart(fitted: Talon) -> None:
+    before, after = fitted.report["angles_before"], fitted.report["angles_after"]
+    assert after["between_mean"] / after["own_mean"] > before["between_mean"] / before["own_mean"]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_answers(fitted: Talon, model: Path, tmp_path: Path) -> None:
+    again = tiny.tiny_talon(epochs=8)
+    again.fit(tiny.labelled())
+    again.save_pretrained(tmp_path / "again")
+    for name in ("encoder.safetensors", "memory.safetensors", "README.md"):
+        assert (tmp_path / "again" / name).read_bytes() == (model / name).read_bytes()
+    assert again.threshold == fitted.threshold and answers(again) == answers(fitted)
+    other = tiny.tiny_talon(epochs=8, seed=4)
+    other.fit(tiny.labelled())
+    assert not torch.equal(other.memory.prototypes, fitted.memory.prototypes)
+
+
+def test_a_saved_model_stands_alone(fitted: Talon, model: Path) -> None:
+    loaded = Talon.from_pretrained(model)
+    assert (loaded.names, loaded.threshold, loaded.config) == (fitted.names, fitted.threshold, fitted.config)
+    assert loaded.backbone.preprocessing == fitted.backbone.preprocessing
+    assert answers(loaded) == answers(fitted)
+    assert answers(loaded, adapt="none", threshold=0.9) == answers(fitted, adapt="none", threshold="0.9")
+
+
+def test_a_folder_of_classes_is_enough(known_folder: Path) -> None:
+    talon = tiny.tiny_talon(threshold=0.9)
+    talon.fit(known_folder)
+    assert talon.names == tiny.KNOWN and talon.threshold == 0.9 and "calibration" not in talon.report
+    with pytest.raises(ConfigError, match=r"constant threshold \(0\.9\) and never rehearsed"):
+        talon.stream(threshold="auto")
+
+
+def test_the_paper_preset_runs() -> None:
+    talon = tiny.tiny_talon("paper", epochs=1)
+    talon.fit(tiny.labelled())
+    assert talon.threshold == 0.75 and len(answers(talon)) == 100
+
+
+def test_an_unfitted_model_says_so(tmp_path: Path) -> None:
+    talon = Talon(TinyViT())
+    for use in (talon.stream, lambda: talon.save_pretrained(tmp_path), lambda: talon.memory, lambda: talon.threshold):
+        with pytest.raises(NotFittedError, match="fit"):
+            use()
+
+
+def test_a_backbone_by_name_and_a_preset() -> None:
+    talon = Talon("tiny-vit", preset="official", image_size=16)
+    assert talon.config == TalonConfig.official("tiny-vit") and talon.backbone.preprocessing.crop == 16
+
+
+@pytest.mark.parametrize(
+    ("items", "wanted"),
+    [
+        ([], "none of the 0 labelled images"),
+        ([memory_item(b"x", "bad", "a"), memory_item(b"y", "worse", "b")], "none of the 2 labelled images"),
+        ([memory_item(b"x", "bad")], "needs a label for every image"),
+    ],
+)
+def test_data_that_teaches_nothing_is_refused(items: list[ImageItem], wanted: str) -> None:
+    with pytest.raises(DataError, match=wanted):
+        tiny.tiny_talon().fit(items)
+
+
+def test_bad_images_are_skipped_and_listed() -> None:
+    talon = tiny.tiny_talon(threshold=0.9)
+    talon.fit([*tiny.labelled(), memory_item(b"x", "bad.png", "0")])
+    assert [skipped.source for skipped in talon.skipped] == ["bad.png"] and talon.report["images"] == 80
+
+
+@pytest.mark.parametrize(("threshold", "adapt"), [("high", None), ("nan", None), (None, "encoders")])
+def test_a_stream_refuses_what_it_does_not_know(fitted: Talon, threshold: str | None, adapt: str | None) -> None:
+    with pytest.raises(ConfigError):
+        fitted.stream(threshold, adapt)
+
+
+class Interrupt(Listener):
+    """A progress that ends the training in the epoch after ``epochs``."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self._last = epochs * 80
+
+    def advance(self, amount: int = 1, **facts: float | str) -> None:
+        super().advance(amount, **facts)
+        if self.done > self._last and "loss" in facts:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_continues_to_the_same_model(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"epochs": 5, "threshold": 0.9, "batch_size": 32}
+    whole = tiny.tiny_talon(**settings)
+    whole.fit(tiny.labelled())
+    checkpoint = tmp_path / "deep" / "training.safetensors"
+    stopped = tiny.tiny_talon(**settings)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(tiny.labelled(), checkpoint=checkpoint, progress=Interrupt(3))
+    kept = checkpoint.read_bytes()
+    for talon in (tiny.tiny_talon(**settings), stopped):  # another process, or the very object
+        checkpoint.write_bytes(kept)
+        listener = Listener()
+        talon.fit(tiny.labelled(), checkpoint=checkpoint, progress=listener)
+        assert "Training continues after epoch 3." in listener.notes
+        assert torch.equal(talon.memory.prototypes, whole.memory.prototypes)
+        trained = talon.backbone.head.state_dict()
+        assert all(torch.equal(value, trained[key]) for key, value in whole.backbone.head.state_dict().items())
+        assert talon.report["training"]["losses"] == whole.report["training"]["losses"]
+
+
+def test_an_interrupted_fit_leaves_the_model_as_it_was() -> None:
+    talon = tiny.tiny_talon(epochs=3, threshold=0.9)
+    talon.fit(tiny.labelled())
+    expected = answers(talon)
+    with pytest.raises(KeyboardInterrupt):
+        talon.fit(tiny.labelled(), progress=Interrupt(1))
+    assert answers(talon) == expected
+
+
+def test_every_refusal_is_a_talon_error() -> None:
+    with pytest.raises(TalonError):
+        Talon("tiny-vti")
