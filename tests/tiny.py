@@ -38,7 +38,8 @@ def incoming(count: int = 100) -> list[ImageItem]:
 
 
 def tiny_talon(preset: str = "default", **settings: Any) -> Talon:
-    changes = {"epochs": 2, "views": 2, "rounds": 1, "orders": 1, "grid": 8, "seed": 3, **settings}
+    short = {"epochs": 2, "views": 2, "rounds": 1, "orders": 1, "grid": 8, "try_untrained": False}
+    changes = {**short, "seed": 3, **settings}
     return Talon(TinyViT(width=32, depth=2), TalonConfig.from_preset(preset).override(**changes))
 
 

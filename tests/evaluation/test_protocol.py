@@ -18,7 +18,7 @@ from tests import tiny
 from tests.offline.standin import StandIn
 
 DATA = Dataset("some digits", list(tiny.part(0, 20, tuple("01234567"))), tuple("01234"))
-CONFIG = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=8)
+CONFIG = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=8, try_untrained=False)
 
 
 def run(seed: int = 0, data: Dataset = DATA, config: TalonConfig = CONFIG) -> tuple[Run, list[Decision]]:

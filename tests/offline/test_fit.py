@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from talon_ocd.offline import Fitting, TrunkCache
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted
 from tests.offline.standin import Listener, StandIn, some_digits
 
-QUICK = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=6)
+QUICK = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=6, try_untrained=False)
 
 
 def fit(items: list[ImageItem], config: TalonConfig = QUICK, backbone: StandIn | None = None, **options: Any) -> Fitted:
@@ -70,13 +69,15 @@ def test_a_class_with_one_image_works() -> None:
     assert fitted.report["class_sizes"]["3"] == 1 and fitted.memory.size == 4
 
 
-def test_the_length_of_a_rehearsal_is_a_share_of_the_epochs() -> None:
+def test_training_is_left_out_if_rehearsals_say_that_it_hurts() -> None:
     items, _ = some_digits()
-    config = replace(QUICK, calibration=replace(QUICK.calibration, epochs=0.0))
-    listener = Listener()
-    fit(items, config, progress=listener)
-    trained = [facts for facts in listener.facts if "loss" in facts]
-    assert len(trained) == QUICK.offline.epochs
+    backbone = StandIn()
+    harmful = QUICK.override(try_untrained=True, lr_encoder=1.0, epochs=3)
+    fitted = fit(items, harmful, backbone=backbone)
+    table = fitted.report["calibration"]
+    assert table["epochs"] == 0 and table["scores"]["0"] > table["scores"]["3"]
+    assert all(torch.equal(value, backbone.state_dict()[key]) for key, value in StandIn().state_dict().items())
+    assert fitted.report["angles_before"] == fitted.report["angles_after"]
 
 
 def test_nothing_usable_is_refused() -> None:
