@@ -29,7 +29,7 @@ def clusters(classes: int, each: int, spread: float = 0.1, seed: int = 0) -> tup
 
 
 def run(features: Tensor, labels: Tensor, config: CalibrationConfig = CONFIG, seed: int = 0) -> Calibration:
-    return calibrate(labels, lambda train, wanted: features[torch.from_numpy(wanted)], ONLINE, config, seed)
+    return calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, ONLINE, config, seed)
 
 
 def test_separable_clusters_are_all_discovered_with_the_chosen_threshold() -> None:
@@ -81,7 +81,7 @@ def test_a_head_never_sees_what_it_is_asked_about() -> None:
         asked.append((set(train.tolist()), set(wanted[len(train) :].tolist())))
         return features[torch.from_numpy(wanted)]
 
-    calibrate(labels, encode_fold, ONLINE, CONFIG, 0)
+    calibrate(labels, {0: encode_fold}, ONLINE, CONFIG, 0)
     novel = []
     for train, stream in asked:
         assert not train & stream and train | stream == set(range(60))
@@ -104,6 +104,18 @@ def test_equal_features_still_give_a_threshold() -> None:
     assert -1 <= result.threshold <= 1
 
 
+def test_the_length_of_training_that_rehearses_better_is_chosen() -> None:
+    features, labels = clusters(8, 12)
+    noise = F.normalize(torch.randn(features.shape, generator=torch.Generator().manual_seed(9)), dim=1)
+    encoders = {
+        epochs: lambda train, wanted, rows=rows: rows[torch.from_numpy(wanted)]
+        for epochs, rows in ((0, noise), (5, features), (9, noise))
+    }
+    result = calibrate(labels, encoders, ONLINE, CONFIG, 0)
+    assert result.epochs == 5 and len(result.trials) == 3 * CONFIG.grid
+    assert result.threshold in [trial.threshold for trial in result.trials if trial.epochs == 5]
+
+
 def test_one_class_is_refused() -> None:
     with pytest.raises(DataError, match="at least 2 known classes, got 1"):
         list(rehearsals(torch.zeros(5, dtype=torch.int64), CONFIG, 0))
@@ -118,5 +130,5 @@ def test_long_streams_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_counts_thresholds() -> None:
     features, labels = clusters(4, 6)
     listener = Listener()
-    calibrate(labels, lambda train, wanted: features[torch.from_numpy(wanted)], ONLINE, CONFIG, 0, listener)
+    calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, ONLINE, CONFIG, 0, listener)
     assert listener.done == CONFIG.grid
