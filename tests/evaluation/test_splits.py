@@ -68,5 +68,8 @@ def test_a_bad_number_of_known_classes(known: int | str) -> None:
 def test_too_few_images_and_unknown_rules() -> None:
     with pytest.raises(DataError, match="1 images of known classes leave nothing to label"):
         split(items(1, 5), ("a",), 0)
+    for seed in (-1, 2**32):
+        with pytest.raises(ConfigError, match="seed must be between 0"):
+            labelled_half(4, seed)
     with pytest.raises(ConfigError, match="use gcd or talon"):
         labelled_half(4, 0, "tallon")  # type: ignore[arg-type]

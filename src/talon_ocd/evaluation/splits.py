@@ -33,6 +33,8 @@ def labelled_half(number: int, seed: int, rule: SamplingRule = "gcd") -> Indices
     ``gcd`` draws without replacement (GCD, SMILE, PHE), ``talon`` shuffles and takes the first half; both use numpy's
     legacy generator, as the released codes do.
     """
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed={seed}: seed must be between 0 and 2^32 - 1.")
     random = np.random.RandomState(seed)
     if rule == "gcd":
         return np.sort(random.choice(range(number), size=number // 2, replace=False)).astype(np.int64)
