@@ -187,8 +187,8 @@ class CalibrationConfig:
     """Share of the known classes that plays the part of new ones."""
     orders: int = 2
     """Stream orders a rehearsal."""
-    epochs: float = 1.0
-    """Length of a rehearsal's training as a share of ``offline.epochs``."""
+    try_untrained: bool = True
+    """Rehearse with the pre-trained features as well, and train only if that went better with training."""
     grid: int = 40
     """Thresholds tried between the smallest and the largest useful similarity."""
 
@@ -197,7 +197,6 @@ class CalibrationConfig:
         for name in ("rounds", "orders", "grid"):
             _require(self, name, getattr(self, name) >= 1, "1 or more")
         _require(self, "held_out", 0 < self.held_out < 1, "between 0 and 1")
-        _require(self, "epochs", self.epochs >= 0, "0 or more")
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def feature_stream(
     online = replace(config.online, adapt=adaptation)
     wanted: Any = online.threshold if threshold is None else threshold
     if wanted == "auto":
-        fixed = calibrate(labels, lambda train, index: features[index], online, config.calibration, config.seed)
+        fixed = calibrate(labels, {0: lambda train, index: features[index]}, online, config.calibration, config.seed)
         wanted = fixed.threshold
     memory = PrototypeMemory(class_means(features, labels, classes))
     return FeatureStream(memory, replace(online, threshold=wanted), names)

@@ -82,6 +82,7 @@ def _answer(memory: PrototypeMemory, config: OnlineConfig, batches: int = 3) -> 
 
 def streamed(number: int, size: int, classes: int) -> dict[str, Any]:
     """Answer ``number`` clustered features, half of their classes unknown, and return what memory did."""
+    torch.set_num_threads(1)  # the products are small: on a busy machine threads would wait for each other
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(classes, size, generator=generator), dim=1)
     stream = FeatureStream(PrototypeMemory(centres[: classes // 2]), OnlineConfig(threshold=0.7, adapt=("prototypes",)))

@@ -28,6 +28,8 @@ ROWS = 18
 """Categories that the live table shows."""
 LINE_EVERY = 200
 """Images between two plain lines where there is no terminal."""
+IMAGE_SIZE = 96
+"""Pixels a side: plenty for digits of 8 x 8, and five times faster than 224."""
 
 
 class LiveTable:
@@ -94,8 +96,8 @@ def demo(
     """Learn six handwritten digits, then meet all ten: watch the other four being discovered."""
     started = time.perf_counter()
     data = load_dataset("digits")
-    backbone = get_backbone("tiny-vit")
-    config = TalonConfig.from_preset("default", backbone.family).override(**DIGITS)
+    backbone = get_backbone("efficientnet-lite0", image_size=IMAGE_SIZE)
+    config = TalonConfig.from_preset("default", backbone.family)
     choices.out.print(
         f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.",
         highlight=False,
@@ -132,10 +134,6 @@ def demo(
         }
         record.finish("talon demo: handwritten digits", facts, config.to_dict(), run.scores)
     _tell(run, output, metrics["seconds"])
-
-
-DIGITS = {"epochs": 30, "augmentation": "ltc", "views": 8}
-"""What differs from the default preset for an encoder that starts from nothing."""
 
 
 def _tell(run: Run, output: Path, seconds: float) -> None:

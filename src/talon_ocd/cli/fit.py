@@ -75,6 +75,8 @@ def _tell(talon: Talon, output: Path) -> None:
         if before[name] is not None:
             say(f"angle {what} {before[name]:.1f}° -> {after[name]:.1f}°")
     say(f"threshold {talon.threshold:.4f}" + (" (rehearsed)" if "calibration" in report else " (constant)"))
+    if report.get("calibration", {}).get("epochs") == 0 and talon.config.offline.epochs:
+        say("the pre-trained features were kept: in the rehearsals, training on known classes hurt new ones")
     for skipped in talon.skipped[:20]:
         choices.err.print(f"skipped {skipped.source}: {skipped.reason}", markup=False, soft_wrap=True)
     if len(talon.skipped) > 20:

@@ -135,7 +135,7 @@ def _stream(
 ) -> list[Decision]:
     stream, every = talon.stream(), talon.config.online.adapt_every
     decisions: list[Decision] = []
-    with progress.task("stream", len(order)) as task:
+    with progress.task("Streaming", len(order)) as task:
         for start in range(0, len(order), every):
             part = order[start : start + every]
             answers = stream.observe_hidden(outputs.take(torch.from_numpy(part), 0), [items[i].source for i in part])

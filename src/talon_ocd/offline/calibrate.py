@@ -1,15 +1,17 @@
 """``threshold="auto"``: rehearse discovery on the labelled set and choose the threshold (layer: offline).
 
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
-them, and images of its own classes that it was not trained on, as a stream; every candidate threshold answers that
-stream, and the one with the best mean Strict accuracy over rounds and stream orders is taken. Nothing but the labelled
-set is looked at, and the number of new classes is never used.
+them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Among
+the candidates whose mean Strict accuracy is within one standard error of the best, the one whose number of categories
+comes nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Nothing but the
+labelled set is looked at, and the number of new classes is never used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import log
 from typing import Any
 
 import numpy as np
@@ -45,21 +47,26 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one threshold reached, as means over rounds and orders."""
+    """What one candidate reached, as means over rounds and orders."""
 
+    epochs: int
+    """Length of the training; 0 is the pre-trained encoder."""
     threshold: float
     strict_all: float
     strict_old: float
     strict_new: float
     found_ratio: float
     """Categories found over categories present."""
+    standard_error: float
+    """Of ``strict_all`` over rounds and orders."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The chosen threshold and the table it was chosen from."""
+    """The chosen candidate and the table it was chosen from."""
 
     threshold: float
+    epochs: int
     trials: tuple[Trial, ...]
     rounds: int
     held_out: int
@@ -93,36 +100,65 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int) -> Iterator
 
 def calibrate(
     labels: Tensor,
-    encode_fold: EncodeFold,
+    encoders: Mapping[int, EncodeFold],
     online: OnlineConfig,
     config: CalibrationConfig,
     seed: int,
     progress: Progress = SILENT,
 ) -> Calibration:
-    """Choose the threshold for labelled images with ``labels`` ``(N,)``."""
-    prepared = [_prepare(fold, labels, encode_fold) for fold in rehearsals(labels, config, seed)]
+    """Choose threshold and length of training for labelled images with ``labels`` ``(N,)``.
+
+    ``encoders`` gives the features of a rehearsal for every length of training (epochs) that is worth a try.
+    """
+    folds = list(rehearsals(labels, config, seed))
+    trials: list[Trial] = []
+    for epochs, encode_fold in encoders.items():
+        prepared = [_prepare(fold, labels, encode_fold) for fold in folds]
+        trials += _try(epochs, prepared, online, config, seed, progress)
+    chosen = choose(trials)
+    held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
+    return Calibration(chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out)
+
+
+def choose(trials: Sequence[Trial]) -> Trial:
+    """Return the trial with the truest number of categories among those as good as the best, give or take its error.
+
+    Of equals, as there are many when classes lie far apart, the middle one keeps clear of both edges.
+    """
+    best = max(trials, key=lambda trial: trial.strict_all)
+    good = [trial for trial in trials if trial.strict_all >= best.strict_all - best.standard_error]
+    ranks = [(abs(log(trial.found_ratio)), -trial.strict_all, trial.epochs) for trial in good]
+    equals = [trial for trial, rank in zip(good, ranks, strict=True) if rank == min(ranks)]
+    return equals[len(equals) // 2]
+
+
+def _try(
+    epochs: int,
+    prepared: Sequence[Prepared],
+    online: OnlineConfig,
+    config: CalibrationConfig,
+    seed: int,
+    progress: Progress,
+) -> list[Trial]:
+    """Let every threshold of the grid answer every rehearsal in every order."""
     grid = _grid(prepared, config.grid)
-    scores = np.zeros((len(grid), 4))
     random = np.random.default_rng(seed)
     orders = [[random.permutation(len(stream)) for _ in range(config.orders)] for _, _, stream, _ in prepared]
+    trials = []
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
-        for row, threshold in enumerate(grid):
-            runs = [
-                _score(
-                    known,
-                    prototypes,
-                    stream[order],
-                    truth[order],
-                    replace(online, threshold=float(threshold)),
-                )
-                for (known, prototypes, stream, truth), fold_orders in zip(prepared, orders, strict=True)
-                for order in fold_orders
-            ]
-            scores[row] = np.mean(runs, axis=0)
+        for threshold in grid.tolist():
+            runs = np.array(
+                [
+                    _score(known, prototypes, stream[order], truth[order], replace(online, threshold=threshold))
+                    for (known, prototypes, stream, truth), fold_orders in zip(prepared, orders, strict=True)
+                    for order in fold_orders
+                ]
+            )
+            spread = float(runs[:, 0].std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else 0.0
+            strict_all, strict_old, strict_new, found = runs.mean(axis=0).tolist()
+            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, spread))
             task.advance()
-    trials = tuple(Trial(float(t), *map(float, row)) for t, row in zip(grid, scores, strict=True))
-    held_out = len(np.unique(labels.numpy())) - len(prepared[0][0])
-    return Calibration(_best(grid, scores[:, 0]), trials, len(prepared), held_out)
+    return trials
 
 
 def _prepare(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold) -> Prepared:
@@ -132,7 +168,7 @@ def _prepare(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold) -> Prepar
     return known.tolist(), prototypes, features[len(fold.train) :], labels[fold.stream]
 
 
-def _grid(prepared: list[Prepared], size: int) -> npt.NDArray[np.float64]:
+def _grid(prepared: Sequence[Prepared], size: int) -> npt.NDArray[np.float64]:
     """Thresholds between the similarities below and above which no answer changes any more (but for outliers)."""
     nearest = torch.cat([(stream @ prototypes.T).amax(dim=1) for _, prototypes, stream, _ in prepared])
     pairs = torch.cat([(stream[:500] @ stream[:500].T).triu(1).amax(dim=1)[:-1] for _, _, stream, _ in prepared])
@@ -145,15 +181,3 @@ def _score(known: list[int], prototypes: Tensor, stream: Tensor, truth: Tensor, 
     ids = np.array([decision.category for decision in discovery.observe_many(stream)])
     accuracy = strict_accuracy(truth.numpy(), ids, known)
     return [accuracy.all, accuracy.old, accuracy.new, len(np.unique(ids)) / len(np.unique(truth.numpy()))]
-
-
-def _best(grid: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> float:
-    """The best threshold of a curve smoothed over its neighbours: one lucky point must not win.
-
-    Where many are equally good, as with classes that lie far apart, the middle one keeps clear of both edges.
-    """
-    padded = np.pad(scores, 1, mode="edge")
-    smooth = (padded[:-2] + 2 * padded[1:-1] + padded[2:]) / 4
-    best = np.flatnonzero(smooth >= smooth.max() - 1e-12)
-    plateau = max(np.split(best, np.flatnonzero(np.diff(best) > 1) + 1), key=len)
-    return float(grid[plateau[len(plateau) // 2]])

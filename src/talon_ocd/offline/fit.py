@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,10 @@ class Fitting:
         report: dict[str, Any] = {"images": len(self.labels), "classes": len(self.names)}
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
         report["angles_before"] = self._angles(before, initial)
-        threshold = self._threshold(report)
+        threshold, epochs = self._rehearse(report)
         training = train_head(
-            self.backbone.head, self.parameters, self.views, self.labels, initial, self.config.offline,
-            self.config.seed, self.progress, checkpoint,
+            self.backbone.head, self.parameters, self.views, self.labels, initial,
+            replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
         )  # fmt: skip
         after = encode(self.backbone.head, self.outputs).cpu()
         prototypes = class_means(after, self.labels, len(self.names))
@@ -105,46 +106,39 @@ class Fitting:
         found = asdict(angles(features, self.labels, prototypes))
         return {name: None if value != value else value for name, value in found.items()}
 
-    def _threshold(self, report: dict[str, Any]) -> float:
-        wanted = self.config.online.threshold
+    def _rehearse(self, report: dict[str, Any]) -> tuple[float, int]:
+        """Return the threshold, and how long to train: as configured, or not at all if rehearsals say it hurts."""
+        wanted, epochs = self.config.online.threshold, self.config.offline.epochs
         if not isinstance(wanted, str):
-            return float(wanted)
+            return float(wanted), epochs
         if len(self.names) < 2:
             self.progress.note(
                 f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used."
             )
-            return FALLBACK_THRESHOLD
+            return FALLBACK_THRESHOLD, epochs
         started = time.perf_counter()
+        lengths = sorted({0, epochs}) if self.config.calibration.try_untrained else [epochs]
         result = calibrate(
             self.labels,
-            self._encode_fold,
+            {length: partial(self._encode_fold, length) for length in lengths},
             self.config.online,
             self.config.calibration,
             self.config.seed,
             self.progress,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
-        return result.threshold
+        return result.threshold, result.epochs
 
-    def _encode_fold(self, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
+    def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
         """Encode images with a head that was trained on others: ``train`` only."""
         head: nn.Module = copy.deepcopy(self.backbone.head)
         index = torch.from_numpy(train)
-        _, labels = self.labels[index].unique(return_inverse=True)
-        offline = self.config.offline
-        epochs = round(offline.epochs * self.config.calibration.epochs)
         if epochs:
+            _, labels = self.labels[index].unique(return_inverse=True)
             initial = class_means(encode(head, self.outputs, index).cpu(), labels, int(labels.max()) + 1)
-            shorter = replace(offline, epochs=epochs)
             train_head(
-                head,
-                self.parameters,
-                Subset(self.views, index),
-                labels,
-                initial,
-                shorter,
-                self.config.seed,
-                self.progress,
+                head, self.parameters, Subset(self.views, index), labels, initial,
+                replace(self.config.offline, epochs=epochs), self.config.seed, self.progress,
                 task_name="Training for the rehearsal",
-            )
+            )  # fmt: skip
         return encode(head, self.outputs, torch.from_numpy(wanted)).cpu()
