@@ -88,11 +88,12 @@ def test_repeats_are_interleaved_and_prepared_outside_the_clock() -> None:
 
 
 def test_medians_spreads_and_ratios() -> None:
-    a, b = Timing((1.0, 2.0, 9.0)), Timing((2.0, 1.0, 3.0))
+    a, b = Timing((1.0, 2.0, 9.0), (1.0, 1.0, 1.0)), Timing((2.0, 1.0, 3.0), (2.0, 3.0, 2.0))
     assert (a.median, a.spread) == (2.0, 4.0)
     facts = details({"a": a, "b": b}, "a", "b")
     assert facts["ratio_by_turn"] == {"smallest": 0.5, "median": 2.0, "largest": 3.0}
     assert facts["median_seconds"] == {"a": 2.0, "b": 2.0}
+    assert facts["cpu_ratio"] == 0.5
 
 
 def test_results_say_what_they_should_be() -> None:
@@ -107,8 +108,8 @@ def test_the_bare_head_trains_what_the_trainer_trains() -> None:
     backbone = vit_b16(Sizes.quick())
     outputs = training.cached(backbone, 8)
     assert (outputs.views, len(outputs)) == (2, 8)
-    assert training.steps(backbone, CachedViews(outputs), 4, 3) > 0
-    assert training.bare_head(backbone, torch.randn(8, *backbone.hidden_shape), 3) > 0
+    assert training.steps(backbone, CachedViews(outputs), 4, 3)[0] > 0
+    assert training.bare_head(backbone, torch.randn(8, *backbone.hidden_shape), 3)[0] > 0
     assert not any(parameter.requires_grad for parameter in backbone.parameters())
 
 

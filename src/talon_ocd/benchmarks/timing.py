@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -20,9 +20,13 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one contender, one for each repeat."""
+    """Seconds of one contender, one for each repeat.
+
+    ``cpu`` are the seconds that processors worked on it: on a busy machine they vary less than those of the clock.
+    """
 
     seconds: tuple[float, ...]
+    cpu: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -43,7 +47,7 @@ def interleaved(
     >>> sorted(interleaved({"a": lambda: int, "b": lambda: str}, repeats=3))
     ['a', 'b']
     """
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     ends = time.perf_counter() + seconds
     with no_collector():
         for turn in range(repeats):
@@ -52,7 +56,13 @@ def interleaved(
             for name, contender in contenders.items():
                 found[name].append(timed(contender))
                 task.advance()
-    return {name: Timing(tuple(times)) for name, times in found.items()}
+    return {name: collected(times) for name, times in found.items()}
+
+
+def collected(times: Sequence[tuple[float, float]]) -> Timing:
+    """Turn pairs of seconds (clock, processors) into a timing."""
+    clock, cpu = zip(*times, strict=True)
+    return Timing(clock, cpu)
 
 
 @contextmanager
@@ -68,12 +78,12 @@ def no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def timed(contender: Contender) -> float:
-    """Return the seconds of one repeat."""
+def timed(contender: Contender) -> tuple[float, float]:
+    """Return the seconds of one repeat: by the clock, and of the processors."""
     work = contender()
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - started
+    return time.perf_counter() - started, time.process_time() - worked
 
 
 def ratio(above: Timing, below: Timing) -> float:
@@ -84,7 +94,7 @@ def ratio(above: Timing, below: Timing) -> float:
 def details(timings: Mapping[str, Timing], above: str, below: str) -> dict[str, Any]:
     """Return what a reader needs to judge the ratio ``above`` / ``below``: medians, spreads, ratios turn by turn."""
     turns = [a / b for a, b in zip(timings[above].seconds, timings[below].seconds, strict=True)]
-    return {
+    facts: dict[str, Any] = {
         "repeats": len(turns),
         "median_seconds": {name: _short(timing.median) for name, timing in timings.items()},
         "spread": {name: _short(timing.spread) for name, timing in timings.items()},
@@ -94,6 +104,9 @@ def details(timings: Mapping[str, Timing], above: str, below: str) -> dict[str, 
             "largest": _short(max(turns)),
         },
     }
+    if timings[above].cpu and timings[below].cpu:
+        facts["cpu_ratio"] = _short(median(timings[above].cpu) / median(timings[below].cpu))
+    return facts
 
 
 def _short(value: float) -> float:

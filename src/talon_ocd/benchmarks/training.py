@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import torch
@@ -21,7 +22,7 @@ from talon_ocd.backbones import Backbone
 from talon_ocd.benchmarks.result import Result, Target
 from talon_ocd.benchmarks.scenes import ENCODERS
 from talon_ocd.benchmarks.sizes import Sizes
-from talon_ocd.benchmarks.timing import Timing, details, ratio
+from talon_ocd.benchmarks.timing import collected, details, ratio, timed
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import BackboneError
 from talon_ocd.offline.row_store import KEY_BYTES, RowStore
@@ -31,6 +32,8 @@ from talon_ocd.progress import SILENT, Progress, Task
 
 STEP = Target("<=", 1.25)
 UNCACHED = {"lite0": Target(">=", 3.0), "vit-b16": Target(">=", 4.0)}
+Seconds = tuple[float, float]
+"""By the clock, and of the processors."""
 VIEWS = 2
 CLASSES = 10
 TURNS = 7
@@ -41,7 +44,7 @@ class StepClock:
     """A progress that notes when each training step ends."""
 
     def __init__(self) -> None:
-        self.ends: list[float] = []
+        self.ends: list[tuple[float, float]] = []
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "images") -> Iterator[Task]:
@@ -50,15 +53,15 @@ class StepClock:
 
     def advance(self, amount: int = 1, **facts: float | str) -> None:
         """Note the time at the end of a step; the trainer's first call (0 images) is its start."""
-        self.ends.append(time.perf_counter())
+        self.ends.append((time.perf_counter(), time.process_time()))
 
     def note(self, message: str) -> None:
         """Ignore remarks."""
 
-    def step(self) -> float:
+    def step(self) -> Seconds:
         """Return the median seconds of a step; of several, the first doesn't count (it allocates AdamW's moments)."""
-        steps = [end - start for start, end in zip(self.ends, self.ends[1:], strict=False)]
-        return median(steps[1:] or steps)
+        steps = [(end[0] - start[0], end[1] - start[1]) for start, end in pairwise(self.ends)]
+        return _medians(steps[1:] or steps)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def measure(sizes: Sizes, progress: Progress = SILENT) -> Iterator[Result]:
 def _against_bare_head(name: str, backbone: Backbone, sizes: Sizes, progress: Progress) -> Result:
     outputs = cached(backbone, 2 * sizes.train_batch)
     hidden = CachedViews(outputs).pair(torch.arange(sizes.train_batch), torch.Generator()).flatten(0, 1)
-    found: dict[str, list[float]] = {"step": [], "head": []}
+    found: dict[str, list[Seconds]] = {"step": [], "head": []}
     ends = time.perf_counter() + sizes.seconds
     with progress.task(f"Training, {name}", TURNS * sizes.train_steps, "steps") as task:
         for turn in range(min(TURNS, sizes.repeats)):
@@ -100,7 +103,7 @@ def _against_bare_head(name: str, backbone: Backbone, sizes: Sizes, progress: Pr
             found["step"].append(steps(backbone, CachedViews(outputs), sizes.train_batch, sizes.train_steps))
             found["head"].append(bare_head(backbone, hidden, sizes.train_steps))
             task.advance(sizes.train_steps)
-    timings = {part: Timing(tuple(times)) for part, times in found.items()}
+    timings = {part: collected(times) for part, times in found.items()}
     facts = {"batch": sizes.train_batch, "rows": 2 * sizes.train_batch, "hidden_shape": backbone.hidden_shape}
     value = ratio(timings["step"], timings["head"])
     note = "of the bare head, forward + backward"
@@ -113,14 +116,14 @@ def _against_uncached(name: str, backbone: Backbone, sizes: Sizes, progress: Pro
     batch, side = sizes.fresh_batch, backbone.preprocessing.crop
     outputs = cached(backbone, 2 * batch)
     pixels = torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(0))
-    found: dict[str, list[float]] = {"uncached": [], "cached": []}
+    found: dict[str, list[Seconds]] = {"uncached": [], "cached": []}
     turns = min(3, sizes.repeats)
     with progress.task(f"Uncached training, {name}", turns, "turns") as task:
         for _ in range(turns):
             found["uncached"].append(steps(backbone, UncachedViews(backbone, pixels), batch, 1))
             found["cached"].append(steps(backbone, CachedViews(outputs), batch, sizes.train_steps))
             task.advance()
-    timings = {part: Timing(tuple(times)) for part, times in found.items()}
+    timings = {part: collected(times) for part, times in found.items()}
     rates = {part: float(f"{batch / timing.median:.4g}") for part, timing in timings.items()}
     facts = {"batch": batch, "images_per_second": rates}
     note = "of uncached training (no decoding)"
@@ -147,7 +150,7 @@ def cached(backbone: Backbone, images: int) -> TrunkOutputs:
     return TrunkOutputs((store, store), numbers, list(range(images)), [], torch.device("cpu"))
 
 
-def steps(backbone: Backbone, views: Views, batch: int, number: int) -> float:
+def steps(backbone: Backbone, views: Views, batch: int, number: int) -> Seconds:
     """Train a copy of the head for ``number`` steps and return the seconds of one."""
     config = TalonConfig.official(backbone.family).override(batch_size=batch, epochs=1).offline
     labels = torch.arange(batch * number) % CLASSES
@@ -169,7 +172,7 @@ class _Wrapped:
         return self.views.pair(index % self.images, generator)
 
 
-def bare_head(backbone: Backbone, hidden: Tensor, number: int) -> float:
+def bare_head(backbone: Backbone, hidden: Tensor, number: int) -> Seconds:
     """Return the median seconds of forward and backward of the head on rows ``(2B, *hidden_shape)``."""
     head = copy.deepcopy(backbone.head).requires_grad_(False)
     named = dict(head.named_parameters())
@@ -184,10 +187,8 @@ def bare_head(backbone: Backbone, hidden: Tensor, number: int) -> float:
             parameter.grad = None
         return lambda: (head(hidden) * direction).sum().backward()
 
-    times = []
-    for _ in range(number):
-        run = work()
-        started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return median(times[1:])
+    return _medians([timed(work) for _ in range(number)][1:])
+
+
+def _medians(times: Sequence[Seconds]) -> Seconds:
+    return median(clock for clock, _ in times), median(cpu for _, cpu in times)
