@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,10 +44,14 @@ def only_one(sizes: Sizes, progress: Progress) -> Iterator[Result]:
         yield Result("one/gone", None, "x", Target("<=", 1.3), "can't")
 
 
-def test_a_table_for_people_and_progress_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_for_people_and_progress_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(suite, "GROUPS", {"one": only_one, "two": only_one})
-    done = CliRunner().invoke(app, ["bench", "speed", "--only", "one", "--repeats", "4"])
+    done = CliRunner().invoke(
+        app, ["bench", "speed", "--only", "one", "--repeats", "4", "--save", str(tmp_path / "a" / "x.json")]
+    )
     assert done.exit_code == 0
+    saved = json.loads((tmp_path / "a" / "x.json").read_text())
+    assert [result["name"] for result in saved["results"]] == ["one/slow", "one/gone"]
     lines = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("one/")]
     assert lines[0][:5] == ["one/slow", "0.5", ">=", "0.85", "below"]
     assert lines[1][:5] == ["one/gone", "-", "<=", "1.3", "skipped"]

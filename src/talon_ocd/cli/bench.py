@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from talon_ocd.benchmarks.result import Result
 from talon_ocd.benchmarks.sizes import Sizes
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
+from talon_ocd.saved import make_folder, write_files
 
 app = typer.Typer(help="Benchmarks: ratios taken in one run.", no_args_is_help=True)
 
@@ -34,6 +36,7 @@ def speed(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke test: small sizes, numbers without meaning.")] = False,
     repeats: Annotated[int | None, typer.Option("--repeats", min=1, help="Most repeats of a comparison.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the JSON to this file as well.")] = None,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Measure stream, decisions, training and memory against what they should be.
@@ -45,20 +48,29 @@ def speed(
     if repeats is not None:
         sizes = dataclasses.replace(sizes, repeats=repeats)
     groups = [part.strip() for part in only.split(",")] if only else []
+    if save is not None:
+        make_folder(save.parent)
     started, before = time.perf_counter(), suite.load()
     results = list(suite.run(sizes, groups, progress_for(choices.err, quiet)))
-    content = {
-        "machine": {**suite.machine(), "load_before": before, "load_after": suite.load()},
+    content = _content(results, quick, time.perf_counter() - started, before)
+    text = json.dumps(content, indent=2)
+    if save is not None:
+        write_files(save.parent, {save.name: f"{text}\n".encode()})
+    if as_json:
+        typer.echo(text)
+    else:
+        _tell(results, content)
+
+
+def _content(results: list[Result], quick: bool, seconds: float, load: list[float] | None) -> dict[str, Any]:
+    return {
+        "machine": {**suite.machine(), "load_before": load, "load_after": suite.load()},
         "results": [result.to_dict() for result in results],
         "command": choices.command_line(),
         "commit": choices.commit(),
         "quick": quick,
-        "seconds": round(time.perf_counter() - started, 1),
+        "seconds": round(seconds, 1),
     }
-    if as_json:
-        typer.echo(json.dumps(content, indent=2))
-    else:
-        _tell(results, content)
 
 
 def _tell(results: list[Result], content: dict[str, Any]) -> None:
