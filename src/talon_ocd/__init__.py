@@ -1,6 +1,12 @@
 """On-the-fly category discovery in image streams: these are the public names."""
 
+import os
+
 __version__ = "0.1.0"
+
+# Before torch is loaded: OpenMP threads that wait by spinning slow everything down 10 to 20 times as soon as another
+# process wants the same cores; threads that sleep cost nothing measurable.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from talon_ocd.backbones import Backbone, get_backbone, list_backbones
 from talon_ocd.config import TalonConfig

@@ -7,7 +7,7 @@ plain lines elsewhere (``cli/display.py``). The default, ``SILENT``, does nothin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 
@@ -21,10 +21,8 @@ class Task(Protocol):
 class Progress(Protocol):
     """Something that can show the progress of named pieces of work."""
 
-    @contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "images") -> Iterator[Task]:
+    def task(self, name: str, total: int | None = None, unit: str = "images") -> AbstractContextManager[Task]:
         """Open a piece of work of ``total`` units (``None``: unknown)."""
-        yield SILENT_TASK
 
     def note(self, message: str) -> None:
         """Show one line that a person should read (a warning, a remark)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,19 +18,22 @@ from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import load_dataset
-from talon_ocd.evaluation.protocol import Run, run_protocol
+from talon_ocd.evaluation.protocol import STREAMING, Run, run_protocol
 from talon_ocd.evaluation.record import Record
 from talon_ocd.images import ImageItem
 from talon_ocd.offline import TrunkCache
 from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.progress import SILENT, Progress, Task
 from talon_ocd.saved import write_files
 
 ROWS = 18
 """Categories that the live table shows."""
 LINE_EVERY = 200
 """Images between two plain lines where there is no terminal."""
-IMAGE_SIZE = 96
-"""Pixels a side: plenty for digits of 8 x 8, and five times faster than 224."""
+GLIMPSE = 0.05
+"""Seconds between two states of the live table, so that eyes can follow."""
+IMAGE_SIZE = 48
+"""Pixels a side: plenty for digits of 8 x 8, and twenty times faster than 224."""
 
 
 class LiveTable:
@@ -46,12 +50,10 @@ class LiveTable:
         )
 
     def __enter__(self) -> LiveTable:
-        if self._live:
-            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live:
+        if self._live and self._live.is_started:
             self._live.update(self._table(), refresh=True)
             self._live.stop()
 
@@ -64,7 +66,10 @@ class LiveTable:
         self._truth.setdefault(category, Counter())[str(item.label)] += 1
         answered = decision.index + 1
         if self._live and answered % 16 == 0:
+            if not self._live.is_started:  # not before: a terminal has room for one moving thing
+                self._live.start()
             self._live.update(self._table())
+            time.sleep(GLIMPSE)
         elif not self._live and (answered % LINE_EVERY == 0 or answered == self._total):
             found = sum(category >= self._known for category in self._seen)
             choices.out.print(f"{answered}/{self._total} images, {found} categories discovered", highlight=False)
@@ -88,6 +93,21 @@ class LiveTable:
         return table
 
 
+class BeforeTheStream:
+    """Shows all work but the stream itself, which the table shows."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def task(self, name: str, total: int | None = None, unit: str = "images") -> AbstractContextManager[Task]:
+        """Pass all work on but the stream."""
+        return (SILENT if name == STREAMING else self._progress).task(name, total, unit)
+
+    def note(self, message: str) -> None:
+        """Pass a remark on."""
+        self._progress.note(message)
+
+
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for metrics and report.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split, the training and the order.")] = 0,
@@ -97,7 +117,7 @@ def demo(
     started = time.perf_counter()
     data = load_dataset("digits")
     backbone = get_backbone("efficientnet-lite0", image_size=IMAGE_SIZE)
-    config = TalonConfig.from_preset("default", backbone.family)
+    config = TalonConfig.from_preset("default", backbone.family).override(epochs=0)
     choices.out.print(
         f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.",
         highlight=False,
@@ -120,7 +140,8 @@ def demo(
                 record.add(decision, item)
                 table.add(decision, item, stream)
 
-            run = run_protocol(data, backbone, config, seed, cache, progress_for(choices.err, quiet), on_decision=show)
+            progress = BeforeTheStream(progress_for(choices.err, quiet))
+            run = run_protocol(data, backbone, config, seed, cache, progress, on_decision=show)
         metrics = {
             **run.scores,
             "seconds": round(time.perf_counter() - started, 1),
@@ -144,8 +165,5 @@ def _tell(run: Run, output: Path, seconds: float) -> None:
         highlight=False,
     )
     choices.out.print(f"look at {output / 'report.html'}", markup=False, highlight=False)
-    choices.out.print(
-        "your own photos: talon fit KNOWN -o MODEL; talon discover INCOMING -m MODEL -o OUT",
-        markup=False,
-        highlight=False,
-    )
+    for line in ("your own photos:", "  talon fit KNOWN -o MODEL", "  talon discover INCOMING -m MODEL -o OUT"):
+        choices.out.print(line, markup=False, highlight=False)

@@ -27,6 +27,8 @@ from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.talon import Talon
 
+STREAMING = "Streaming"
+"""What the progress calls the stream."""
 OnDecision = Callable[[Decision, ImageItem, DiscoveryStream], None]
 
 
@@ -135,7 +137,7 @@ def _stream(
 ) -> list[Decision]:
     stream, every = talon.stream(), talon.config.online.adapt_every
     decisions: list[Decision] = []
-    with progress.task("Streaming", len(order)) as task:
+    with progress.task(STREAMING, len(order)) as task:
         for start in range(0, len(order), every):
             part = order[start : start + every]
             answers = stream.observe_hidden(outputs.take(torch.from_numpy(part), 0), [items[i].source for i in part])

@@ -16,6 +16,7 @@ from talon_ocd.online import Decision
 from talon_ocd.saved import make_folder, reason, write_files
 
 DECISIONS, SUMMARY, REPORT = "decisions.jsonl", "summary.json", "report.html"
+SCORES = ("strict", "greedy", "categories", "fragmentation")
 MOST_LISTED = 1000
 """Skipped images that the summary lists by name; all are counted."""
 
@@ -95,10 +96,11 @@ class Record:
         title: str,
         facts: Mapping[str, Any],
         settings: Mapping[str, Any],
-        metrics: Mapping[str, Any] | None = None,
+        scores: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Write ``summary.json`` and ``report.html``; returns the summary."""
-        summary = self.summary({**facts, **({"metrics": metrics} if metrics else {})})
+        """Write ``summary.json`` and ``report.html``; returns the summary. ``scores`` are those of ``score``."""
+        measured = {"metrics": {name: scores[name] for name in SCORES}} if scores else {}
+        summary = self.summary({**facts, **measured})
         text = json.dumps(summary, indent=2, ensure_ascii=False)
         write_files(self.folder, {SUMMARY: text.encode("utf-8", "backslashreplace")})
         shown = {"images": len(self.decisions), **facts, "skipped": self.skipped_count}
@@ -108,7 +110,7 @@ class Record:
             known=self.known,
             thumbnails=self._exemplars.thumbnails,
             summary=shown,
-            metrics=metrics,
+            metrics=_shown(scores) if scores else None,
             skipped=[(item.source, item.reason) for item in self.skipped],
             settings=settings,
         )
@@ -126,3 +128,13 @@ class Record:
             f"{self.folder / DECISIONS}: can't be written ({reason(error)}); "
             f"the first {len(self.decisions)} decisions are safe in it."
         )
+
+
+def _shown(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scores as the report shows them: accuracies, categories, and how far true classes are scattered."""
+    spread = scores["fragmentation"]
+    return {
+        **{name: scores[name] for name in ("strict", "greedy", "categories")},
+        "ids a true class is spread over": round(spread["ids"], 1),
+        "effective number of them": round(spread["effective_ids"], 2),
+    }

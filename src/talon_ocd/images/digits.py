@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from talon_ocd.images.items import ImageItem, memory_item
 
@@ -14,6 +13,8 @@ def digits() -> list[ImageItem]:
     >>> digits()[7]  # doctest: +ELLIPSIS
     ImageItem(source='digits/0007', label='7', key='sha256:...')
     """
+    from sklearn.datasets import load_digits  # here: it would double the start-up of every command
+
     data = load_digits()
     pictures = np.rint(data.images * (255 / 16)).astype(np.uint8)
     return [

@@ -67,7 +67,8 @@ class Fitting:
         progress: Progress = SILENT,
     ) -> None:
         self.backbone, self.config, self.progress = backbone, config, progress
-        self.outputs: TrunkOutputs = cache.outputs(items, config.offline.views, progress)
+        views = config.offline.views if config.offline.epochs else 0
+        self.outputs: TrunkOutputs = cache.outputs(items, views, progress)
         kept = [items[i] for i in self.outputs.kept]
         self.names = tuple(sorted({item.label for item in kept if item.label is not None}))
         if not self.names:

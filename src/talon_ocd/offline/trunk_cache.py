@@ -164,6 +164,8 @@ class TrunkCache:
         """Fill in what is missing; every image is decoded once for all its views."""
         missing = self._find(keys) == MISSING
         todo = {items[at].key: at for at in np.flatnonzero(missing.any(axis=0)).tolist()}
+        if not todo:
+            return []
         for view, store in ((0, self._clean), (1, self._random)):
             wanted = missing[:1] if view == 0 else missing[1:]
             store.reserve(int(wanted[:, list(todo.values())].sum()))

@@ -1,0 +1,34 @@
+"""The documentation speaks of settings that exist, and of all of them."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from talon_ocd.config import TalonConfig
+
+DOCS = Path(__file__).parent.parent / "docs"
+SECTIONS = ("offline", "online", "calibration")
+
+
+def settings() -> set[str]:
+    config = TalonConfig()
+    return {f"{part}.{field.name}" for part in SECTIONS for field in dataclasses.fields(getattr(config, part))}
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
+def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
+    named = set(re.findall(r"\b((?:offline|online|calibration)\.[a-z_]+)\b", text))
+    files = {f"{part}.py" for part in SECTIONS} | {name for name in named if name.split(".")[1] in ("py", "md")}
+    assert named - files - settings() == set()
+    assert settings() - named == set()
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
