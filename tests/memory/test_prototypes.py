@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -35,14 +36,20 @@ def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(whole.similarities, parts.similarities)
 
 
-@given(st.integers(1, 90), st.integers(1, 9), st.integers(0, 10_000))
-def test_maxima_of_groups_lead_to_the_two_largest(columns: int, rows: int, seed: int) -> None:
-    values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-    wanted = values.topk(min(2, columns), dim=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "GROUP", 4)
-        value, position = search._best_two(values)
-    assert torch.equal(value, wanted.values) and torch.equal(position, wanted.indices)
+@given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 10_000))
+def test_two_largest_prefers_the_first_of_equal_ones(columns: int, rows: int, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 4, (rows, columns)).astype(np.float32)
+    wanted = np.argsort(-values, axis=1, kind="stable")[:, :2]
+    largest, places = search.two_largest(values.copy())
+    assert np.array_equal(places, wanted)
+    assert np.array_equal(largest, np.take_along_axis(values, wanted, axis=1))
+
+
+def test_of_many_equal_prototypes_the_oldest_two_are_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "PRODUCT", 8)
+    memory = PrototypeMemory(torch.eye(3)[[0, 1, 0, 1, 0, 1, 0, 1, 0, 1]])
+    assert memory.nearest(torch.eye(3)[1:2]).ids.tolist() == [[1, 3]]
+    assert memory.nearest(torch.eye(3)[:2]).ids.tolist() == [[0, 2], [1, 3]]
 
 
 def test_batch_size_does_not_change_a_similarity_by_a_bit() -> None:

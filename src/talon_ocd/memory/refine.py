@@ -3,16 +3,22 @@
 ``S_j`` are the features of the current batch that were answered with category j, n_j their number:
 
     c_j = clip(mean cosine of S_j to μ_j, 0, 1),  α_j = η_j c_j n_j / (n_j + κ_j),  μ_j <- norm((1 - α_j) μ_j + α_j z̄_j)
+
+It is numpy's work: the arrays are small, and torch would share each out to threads that wait for each other.
 """
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from talon_ocd.config import OnlineConfig
 from talon_ocd.memory.prototypes import PrototypeMemory
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 class Groups:
@@ -21,7 +27,7 @@ class Groups:
     def __init__(self, config: OnlineConfig) -> None:
         self._config = config
         self._pending: list[tuple[Tensor, Tensor]] = []
-        self._kept: dict[int, tuple[Tensor, int]] = {}
+        self._kept: dict[int, tuple[Floats, int]] = {}
 
     def add(self, ids: Tensor, features: Tensor, founders: Tensor) -> None:
         """Add unit features ``(B, D)`` answered with ``ids`` ``(B,)``; ``founders`` ``(B,)`` created theirs."""
@@ -30,16 +36,24 @@ class Groups:
         if len(ids):
             self._pending.append((ids, features))
 
-    def totals(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the ids ``(L,)`` with a group, the sums of their features ``(L, D)`` and the sizes ``(L,)``."""
+    def totals(self) -> tuple[Ints, Floats, Ints]:
+        """Return the ids ``(L,)`` with a group, the sums of their features ``(L, D)`` and the sizes ``(L,)``.
+
+        Groups of this batch that are too small to move anything are left out.
+        """
         if not self._pending:
-            return torch.empty(0, dtype=torch.int64), torch.empty(0, 0), torch.empty(0)
-        ids = torch.cat([ids for ids, _ in self._pending])
-        features = torch.cat([features for _, features in self._pending]).double()
-        present, group = ids.unique(return_inverse=True)
-        sums = torch.zeros(len(present), features.shape[1], dtype=torch.float64).index_add_(0, group, features)
-        sizes = torch.bincount(group, minlength=len(present))
-        if self._config.group_lifetime == "stream":
+            return np.empty(0, np.int64), np.empty((0, 0)), np.empty(0, np.int64)
+        ids = np.concatenate([ids.numpy() for ids, _ in self._pending])
+        features = np.concatenate([features.numpy() for _, features in self._pending])
+        present, group, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+        lasting = self._config.group_lifetime == "stream"
+        enough = sizes >= (1 if lasting else self._config.min_group)
+        order = group.argsort(kind="stable")
+        order = order[enough[group[order]]]
+        present, sizes = present[enough], sizes[enough]
+        starts = sizes.cumsum() - sizes
+        sums: Floats = np.add.reduceat(features[order].astype(np.float64), starts, axis=0)
+        if lasting:
             sums, sizes = self._collect(present, sums, sizes)
         return present, sums, sizes
 
@@ -47,12 +61,12 @@ class Groups:
         """Start the groups of the next batch."""
         self._pending.clear()
 
-    def _collect(self, ids: Tensor, sums: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        for row, category in enumerate(ids.tolist()):
-            total, number = self._kept.get(category, (torch.zeros_like(sums[row]), 0))
-            self._kept[category] = (total + sums[row], number + int(sizes[row]))
+    def _collect(self, ids: Ints, sums: Floats, sizes: Ints) -> tuple[Floats, Ints]:
+        for category, total, number in zip(ids.tolist(), sums, sizes.tolist(), strict=True):
+            before, count = self._kept.get(category, (np.zeros_like(total), 0))
+            self._kept[category] = (before + total, count + number)
         kept = [self._kept[category] for category in ids.tolist()]
-        return torch.stack([total for total, _ in kept]), torch.tensor([number for _, number in kept])
+        return np.stack([total for total, _ in kept]), np.array([number for _, number in kept])
 
 
 def refine(memory: PrototypeMemory, groups: Groups, config: OnlineConfig) -> None:
@@ -61,20 +75,26 @@ def refine(memory: PrototypeMemory, groups: Groups, config: OnlineConfig) -> Non
     enough = sizes >= config.min_group
     ids, sums, sizes = ids[enough], sums[enough], sizes[enough]
     if len(ids):
-        known = ids < memory.known
-        memory.replace(ids, moved(memory.prototypes[ids], sums, sizes, known, config).float())
+        before = memory.prototypes.numpy()[ids].astype(np.float64)
+        after = moved(before, sums, sizes, ids < memory.known, config)
+        memory.replace(torch.from_numpy(ids), torch.from_numpy(after.astype(np.float32)))
 
 
-def moved(prototypes: Tensor, sums: Tensor, sizes: Tensor, known: Tensor, config: OnlineConfig) -> Tensor:
-    """Return where prototypes ``(L, D)`` go, given the sums ``(L, D)`` and sizes ``(L,)`` of their groups (float64)."""
-    prototypes, sizes = prototypes.double(), sizes.double()
+def moved(prototypes: Floats, sums: Floats, sizes: Ints, known: npt.NDArray[np.bool_], config: OnlineConfig) -> Floats:
+    """Return where prototypes ``(L, D)`` go, given the sums ``(L, D)`` and sizes ``(L,)`` of their groups."""
     means = sums / sizes[:, None]
-    confidence = (means * prototypes).sum(dim=1)
+    confidence = np.einsum("ld,ld->l", means, prototypes)
     if config.clamp_confidence:
-        confidence = confidence.clamp(0.0, 1.0)
-    eta = torch.where(known, config.eta_known, config.eta_new)
-    kappa = torch.where(known, config.kappa_known, config.kappa_new)
+        confidence = confidence.clip(0.0, 1.0)
+    eta = np.where(known, config.eta_known, config.eta_new)
+    kappa = np.where(known, config.kappa_known, config.kappa_new)
     alpha = (eta * confidence * sizes / (sizes + kappa))[:, None]
     if config.group_mean == "normalised":
-        means = F.normalize(means, dim=1)
-    return F.normalize((1.0 - alpha) * prototypes + alpha * means, dim=1)
+        means = _unit(means)
+    return _unit((1.0 - alpha) * prototypes + alpha * means)
+
+
+def _unit(rows: Floats) -> Floats:
+    lengths = np.sqrt(np.einsum("ld,ld->l", rows, rows))
+    scaled: Floats = rows / lengths.clip(min=1e-12)[:, None]
+    return scaled

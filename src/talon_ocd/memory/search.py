@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 PRODUCT = 2**21
 """Similarities a product: they stay in the processor's cache, memory stays bounded, and threads meet seldom."""
-GROUP = 64
-"""Neighbouring similarities of which only the largest is looked at first."""
+
+Floats = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,46 +38,42 @@ def nearest_two(features: Tensor, prototypes: Tensor) -> Neighbours:
     batch, size = len(features), len(prototypes)
     if size == 0:
         return Neighbours(torch.full((batch, 2), -1), torch.full((batch, 2), -torch.inf, dtype=torch.float64))
-    values, ids = [], []
+    features = features.detach()
     step = max(PRODUCT // max(batch, 1), 2)
-    for start in range(0, size, step):
-        value, position = _best_two(features @ prototypes[start : start + step].T)
-        values.append(value)
-        ids.append(position + start)
-    candidates = torch.cat(ids, dim=1)
+    starts = range(0, size, step)
+    found = [two_largest((features @ prototypes[start : start + step].T).numpy()) for start in starts]
+    candidates = np.concatenate([places + start for start, (_, places) in zip(starts, found, strict=True)], axis=1)
     if candidates.shape[1] > 2:
-        best = torch.cat(values, dim=1).topk(2, dim=1).indices
-        candidates = candidates.gather(1, best)
-    return _rescore(features, prototypes, candidates)
+        _, best = two_largest(np.concatenate([values for values, _ in found], axis=1))
+        candidates = np.take_along_axis(candidates, best, axis=1)
+    return _rescore(features.numpy(), prototypes.numpy(), candidates)
 
 
-def _best_two(similarities: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two largest of each row ``(B, N)`` and where they are.
+def two_largest(values: Floats) -> tuple[Floats, Ints]:
+    """Return the two largest of each row ``(B, N)`` and where they are, the first of equal ones; spoils ``values``.
 
-    ``topk`` looks at one number at a time: on a whole row it costs a sixth of the product. The maxima of groups are
-    vectorised, and the two largest are in the two groups with the largest maxima, or in the rest that fills no group.
+    Two passes of numpy's vectorised ``argmax``: ``torch.topk`` looks at one number after another, which costs a sixth
+    of the product, and makes no promise about equal ones.
     """
-    rows, columns = similarities.shape
-    whole = columns // GROUP * GROUP
-    if whole < 4 * GROUP:
-        value, position = similarities.topk(min(2, columns), dim=1)
-        return value, position
-    groups = similarities[:, :whole].view(rows, -1, GROUP)
-    chosen = groups.amax(dim=2).topk(2, dim=1).indices
-    few = groups.gather(1, chosen[:, :, None].expand(-1, -1, GROUP)).flatten(1)
-    value, place = torch.cat([few, similarities[:, whole:]], dim=1).topk(2, dim=1)
-    inside = chosen.gather(1, (place // GROUP).clamp(max=1)) * GROUP + place % GROUP
-    return value, torch.where(place < 2 * GROUP, inside, place - 2 * GROUP + whole)
+    rows = np.arange(len(values))
+    first = values.argmax(axis=1)
+    largest = values[rows, first]
+    if values.shape[1] == 1:
+        return largest[:, None], first[:, None]
+    values[rows, first] = -np.inf
+    second = values.argmax(axis=1)
+    return np.stack([largest, values[rows, second]], axis=1), np.stack([first, second], axis=1)
 
 
-def _rescore(features: Tensor, prototypes: Tensor, candidates: Tensor) -> Neighbours:
+def _rescore(features: Floats, prototypes: Floats, candidates: Ints) -> Neighbours:
     """Order the candidates ``(B, 1 or 2)`` by their cosine in float64."""
-    similarities = torch.einsum("bd,bnd->bn", features.double(), prototypes[candidates].double())
+    chosen = prototypes[candidates].astype(np.float64)
+    similarities = np.einsum("bd,bnd->bn", features.astype(np.float64), chosen)
     if candidates.shape[1] == 1:
-        missing = torch.full_like(candidates, -1)
-        nothing = torch.full_like(similarities, -torch.inf)
-        return Neighbours(torch.cat([candidates, missing], 1), torch.cat([similarities, nothing], 1))
-    first, second = similarities[:, 0], similarities[:, 1]
-    swap = (second > first) | ((second == first) & (candidates[:, 1] < candidates[:, 0]))
-    order = torch.stack([swap, ~swap], dim=1).long()
-    return Neighbours(candidates.gather(1, order), similarities.gather(1, order))
+        candidates = np.pad(candidates, ((0, 0), (0, 1)), constant_values=-1)
+        similarities = np.pad(similarities, ((0, 0), (0, 1)), constant_values=-np.inf)
+    else:
+        (first, second), (one, other) = similarities.T, candidates.T
+        swap = (second > first) | ((second == first) & (other < one))
+        candidates[swap], similarities[swap] = candidates[swap, ::-1], similarities[swap, ::-1]
+    return Neighbours(torch.from_numpy(candidates), torch.from_numpy(similarities))

@@ -59,7 +59,7 @@ class CosineRule:
         while (position := _first_below(scores[start:, 0], self.threshold)) is not None:
             founder = start + position
             if gram is None:
-                wide = features.double()
+                wide = torch.from_numpy(features.detach().numpy().astype(np.float64))
                 gram = (wide @ wide.T).numpy()
             founded[founder] = True
             ids[founder] = new_id, ids[founder, 0]
