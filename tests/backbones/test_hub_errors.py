@@ -51,6 +51,21 @@ def test_unsupported_model_type_lists_the_supported(tmp_path: Path) -> None:
         backbone_from_architecture(architecture, Preprocessing())
 
 
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_config_can_not_name_code_of_the_hub(key: str, tmp_path: Path) -> None:
+    folder = Path(small_models.save(small_models.build("vit"), tmp_path))
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings[key] = "somebody/kernel"
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    loaded = get_backbone(str(folder))
+    architecture = loaded.architecture()
+    architecture["config"][key] = "somebody/kernel"
+    rebuilt = backbone_from_architecture(architecture, loaded.preprocessing)
+    for backbone in (loaded, rebuilt):
+        attention = backbone.trunk.get_submodule("blocks.0.attention")
+        assert attention.config._attn_implementation == "sdpa"  # type: ignore[union-attr]
+
+
 def test_a_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(BackboneError, match=r"no model folder.*it holds nothing"):
         get_backbone(str(tmp_path))

@@ -184,7 +184,9 @@ def _vision_config(name: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def _config(transformers: Any, family: Family, settings: dict[str, Any]) -> Any:
-    config = getattr(transformers, family.config_class).from_dict(settings)
+    # An attention implementation may name code on the hub, which transformers would fetch and run.
+    plain = {key: value for key, value in settings.items() if "attn_implementation" not in key}
+    config = getattr(transformers, family.config_class).from_dict(plain)
     for key in vars(config):
         if "dropout" in key or key == "drop_path_rate":
             setattr(config, key, 0.0)  # a copy of the head must not draw dice when it is trained
