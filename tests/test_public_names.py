@@ -28,6 +28,7 @@ def test_the_scores_have_their_promised_home() -> None:
     from talon_ocd.evaluation import greedy_accuracy, strict_accuracy
 
     truth, ids = [0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 3, 0, 1, 3, 3, 0]
+    assert talon_ocd.evaluation.strict_accuracy is strict_accuracy and not hasattr(talon_ocd, "evaluations")
     for accuracy in (strict_accuracy(truth, ids, [0, 1]), greedy_accuracy(truth, ids, [0, 1])):
         assert (accuracy.all, accuracy.old, round(accuracy.new, 4)) == (0.625, 0.6, 0.6667)
 

@@ -1,6 +1,8 @@
 """On-the-fly category discovery in image streams: these are the public names."""
 
+import importlib
 import os
+from types import ModuleType
 
 __version__ = "0.1.0"
 
@@ -31,3 +33,10 @@ __all__ = [
     "get_backbone",
     "list_backbones",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load ``talon_ocd.evaluation`` when it is first asked for: its figures take long to import."""
+    if name == "evaluation":
+        return importlib.import_module("talon_ocd.evaluation")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
