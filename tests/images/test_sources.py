@@ -166,6 +166,11 @@ def test_refuses_sources_without_images(tmp_path: Path, opened: object) -> None:
             opened(tmp_path / spec)
 
 
+def test_refuses_a_home_that_does_not_exist() -> None:
+    with pytest.raises(DataError, match="no such home folder"):
+        stream("~nobody-of-this-name/photos")
+
+
 def test_refuses_labelled_sources(tmp_path: Path) -> None:
     put(tmp_path / "flat" / "a.png")
     put(tmp_path / "flat" / "b.png")

@@ -103,12 +103,15 @@ def file_item(path: str | Path, label: str | None = None) -> ImageItem:
 
 
 def _existing(spec: str | Path) -> Path:
-    path = Path(spec).expanduser()
+    path = Path(spec)
     try:
+        path = path.expanduser()
         path.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
         here = display(Path.cwd())
         raise DataError(f"{display(path)} does not exist; check the path (looked from {here}).") from error
+    except RuntimeError as error:
+        raise DataError(f"{display(path)} does not exist; there is no such home folder, write the path out.") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(f"{display(path)} can't be read ({reason}); change its permissions.") from error
