@@ -95,6 +95,7 @@ def test_bad_images_are_skipped_and_listed() -> None:
     talon = tiny.tiny_talon(threshold=0.9)
     talon.fit([*tiny.labelled(), memory_item(b"x", "bad.png", "0")])
     assert [skipped.source for skipped in talon.skipped] == ["bad.png"] and talon.report["images"] == 80
+    assert [skipped["source"] for skipped in talon.report["skipped"]] == ["bad.png"]
 
 
 @pytest.mark.parametrize(("threshold", "adapt"), [("high", None), ("nan", None), (None, "encoders")])

@@ -159,11 +159,12 @@ def _tensors(folder: Path, name: str, facts: Mapping[str, Any]) -> dict[str, Ten
 
 def card(model: SavedModel) -> str:
     """Return the README of a model folder."""
+    epochs = model.report.get("training", {}).get("epochs", model.config.offline.epochs)  # rehearsals may say 0
     shown = ", ".join(model.names[:20]) + (", ..." if len(model.names) > 20 else "")
     return (
         f"# A talon-ocd model\n\n{len(model.names)} known classes: {shown}\n\n"
         f"- encoder: `{model.backbone.name}`, {model.backbone.feature_size} dimensions\n"
-        f"- preset: `{model.config.preset}`, seed {model.config.seed}, {model.config.offline.epochs} epochs\n"
+        f"- preset: `{model.config.preset}`, seed {model.config.seed}, {epochs} epochs\n"
         f"- threshold: {model.threshold:.4f}\n"
         f"- labelled images: {model.report.get('images', 'not recorded')}\n\n"
         "```\ntalon discover PHOTOS -m THIS_FOLDER -o OUT\n```\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class Talon:
         self.names, self.report = fitted.names, fitted.report
         earlier = tuple(source.skipped) if isinstance(source, ImageSource) else ()
         self.skipped = earlier + fitted.skipped
+        self.report["skipped"] = [asdict(skipped) for skipped in self.skipped]
         self._memory, self._threshold = fitted.memory, fitted.threshold
 
     @property

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_presets_run(preset: str, incoming_folder: Path, tmp_path: Path) -> None
     words = ("evaluate", "-d", "folder", "--root", incoming_folder, "-p", preset, "--seeds", 0, "-o", tmp_path, *QUICK)
     assert talon(*words).code == 0
     assert results(tmp_path)["mean"]["threshold"] == 0.75 and results(tmp_path)["config"]["preset"] == preset
+
+
+def test_images_that_can_not_be_used_are_listed(incoming_folder: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(incoming_folder, tmp_path / "data"))
+    (data / "0" / "bad.png").write_bytes(b"no picture")
+    put(data / "stray.png")
+    words = ("--root", data, "--known", 4, "--seeds", "0,1", "--threshold", 0.9, "-o", tmp_path / "out")
+    assert talon("evaluate", "-d", "folder", *words, *QUICK).code == 0
+    for seed, scores in enumerate(results(tmp_path / "out")["runs"]):
+        text = (tmp_path / "out" / f"seed-{seed}" / "summary.json").read_text(encoding="utf-8")
+        skipped = json.loads(text)["skipped"]
+        assert {Path(item["source"]).name for item in skipped["listed"]} == {"bad.png", "stray.png"}
+        assert skipped["count"] == scores["sizes"]["skipped"] == 2
 
 
 def test_a_known_class_that_is_never_labelled_shifts_no_count(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_a_run_splits_fits_streams_and_scores() -> None:
     assert scores["strict"]["all"] <= scores["greedy"]["all"] + 1e-12
     assert scores["categories"]["found"] == len(set(ids)) and scores["categories"]["true"] == 8
     assert scores["categories"]["memory"] == 5 + sum(decision.verdict == "new" for decision in told)
-    assert scores["threshold"] == done.talon.threshold and scores["timings"]["stream_seconds"] > 0
+    assert scores["threshold"] == done.talon.threshold and scores["epochs"] == 2
+    assert scores["timings"]["stream_seconds"] > 0
 
 
 def test_a_seed_decides_everything_and_the_given_backbone_stays_untrained() -> None:
@@ -70,6 +71,7 @@ def test_bad_images_are_left_out_and_counted() -> None:
     bad = [memory_item(b"x", "bad.png", "0"), memory_item(b"y", "worse.png", "7")]
     done, _ = run(data=Dataset("with bad ones", [bad[0], *DATA.items, bad[1]], DATA.known))
     clean, _ = run()
+    assert [skipped.source for skipped in done.skipped] == ["bad.png", "worse.png"]
     assert done.scores["sizes"]["skipped"] == 2 and done.scores["strict"] == clean.scores["strict"]
 
 

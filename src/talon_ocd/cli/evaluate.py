@@ -80,6 +80,8 @@ def evaluate(
                 lambda decision, item, stream, record=record: record.add(decision, item),  # type: ignore[misc]
             )  # fmt: skip
             runs.append(run)
+            for skipped in run.skipped:
+                record.skip(skipped)
             record.known = len(run.talon.names)  # the labelled half may miss a known class that has few images
             record.finish(f"{data.name}, seed {seed}", _facts(run), full.to_dict(), run.scores)
         content = results(data, encoder, full, runs, choices.command_line(), choices.commit())

@@ -80,7 +80,7 @@ def _tell(talon: Talon, output: Path) -> None:
     for skipped in talon.skipped[:20]:
         choices.err.print(f"skipped {skipped.source}: {skipped.reason}", markup=False, soft_wrap=True)
     if len(talon.skipped) > 20:
-        choices.err.print(f"... and {len(talon.skipped) - 20} more skipped")
+        choices.err.print(f"... and {len(talon.skipped) - 20} more skipped; config.json of the model lists them")
     single = [name for name, count in report.get("class_sizes", {}).items() if count == 1]
     if single:
         choices.err.print(f"note: one image only: {', '.join(single[:10])}; such a class is a guess.", markup=False)

@@ -20,7 +20,7 @@ from talon_ocd.backbones import Backbone
 from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.splits import SamplingRule, Split, split
-from talon_ocd.images import ImageItem
+from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.metrics import fragmentation, greedy_accuracy, strict_accuracy
 from talon_ocd.offline import TrunkCache, TrunkOutputs
 from talon_ocd.online import Decision, DiscoveryStream
@@ -41,6 +41,8 @@ class Run:
     decisions: list[Decision]
     truth: list[str]
     scores: dict[str, Any]
+    skipped: list[Skipped]
+    """Images of the data set that could not be used."""
 
 
 def run_protocol(
@@ -67,12 +69,13 @@ def run_protocol(
     scores = {"seed": seed, **score(truth, decisions, dataset.known)}
     scores["categories"]["memory"] = len(talon.names) + sum(decision.verdict == "new" for decision in decisions)
     scores["threshold"] = talon.threshold
+    scores["epochs"] = talon.report["training"]["epochs"]  # 0 where rehearsals kept the pre-trained features
     scores["sizes"] = _sizes(parts, truth, dataset, len(dataset.items) - len(items))
     scores["timings"] = timings
     scores["angles"] = {when: talon.report[f"angles_{when}"] for when in ("before", "after")}
     if "calibration" in talon.report:
         scores["timings"]["rehearsal_seconds"] = talon.report["calibration"]["seconds"]
-    return Run(talon, parts, decisions, truth, scores)
+    return Run(talon, parts, decisions, truth, scores, [*dataset.skipped, *outputs.skipped])
 
 
 def score(truth: Sequence[str], decisions: Sequence[Decision], known: Sequence[str]) -> dict[str, Any]:
