@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check clean help
+.PHONY: demo test clean help
 
 help:
 	@echo "make demo   discover categories in embedded data; look at runs/demo/report.html"

@@ -110,7 +110,9 @@ class BeforeTheStream:
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for metrics and report.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the split, the training and the order.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the split, the training and the order.")
+    ] = 0,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Learn six handwritten digits, then meet all ten: watch the other four being discovered."""

@@ -84,8 +84,3 @@ def _challenge(ids: Ints, scores: Floats, challenger: Floats, new_id: int) -> No
     ids[wins, 1], scores[wins, 1] = ids[wins, 0], scores[wins, 0]
     ids[wins, 0], scores[wins, 0] = new_id, challenger[wins]
     ids[second, 1], scores[second, 1] = new_id, challenger[second]
-
-
-def founders(assignment: Assignment) -> Tensor:
-    """Return the positions of the features that founded a category, in order."""
-    return torch.from_numpy(np.flatnonzero(assignment.founded))
