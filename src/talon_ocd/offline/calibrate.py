@@ -147,9 +147,10 @@ def _try(
     trials = []
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
         for threshold in grid.tolist():
+            candidate = replace(online, threshold=threshold)
             runs = np.array(
                 [
-                    _score(known, prototypes, stream[order], truth[order], replace(online, threshold=threshold))
+                    _score(known, prototypes, stream[order], truth[order], candidate)
                     for (known, prototypes, stream, truth), fold_orders in zip(prepared, orders, strict=True)
                     for order in fold_orders
                 ]
