@@ -32,3 +32,18 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in pages:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
+def test_documented_defaults_are_those_of_the_config() -> None:
+    row = re.compile(r"\| `(offline|online|calibration)\.([a-z_]+)` \| `?([a-z0-9./-]+)`?[^|]* \|$", re.MULTILINE)
+    found = row.findall((DOCS / "method.md").read_text(encoding="utf-8"))
+    assert len(found) > 25
+    for section, name, shown in found:
+        value = getattr(getattr(TalonConfig(), section), name)
+        expected = {bool: str(value).lower(), str: value, tuple: " and ".join(value) if name == "adapt" else ""}
+        if type(value) in expected:
+            assert expected[type(value)].startswith(shown), name
+        else:
+            numerator, _, denominator = shown.partition("/")
+            assert float(numerator) / float(denominator or 1) == pytest.approx(value), name
