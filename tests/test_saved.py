@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -6,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save
 
-from talon_ocd import Talon
+from talon_ocd import PrototypeMemory, Talon
 from talon_ocd.errors import ModelError, StorageError
 from talon_ocd.saved import FORMAT_VERSION, make_folder, write_files
 
@@ -76,6 +79,14 @@ def test_what_does_not_fit_is_refused_with_the_folder(copied: Path, change: Any,
     with pytest.raises(ModelError, match=wanted) as caught:
         Talon.from_pretrained(copied)
     assert str(copied) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_prototypes_of_another_encoder_are_refused(copied: Path) -> None:
+    other = save(PrototypeMemory(torch.eye(4)).state_dict())
+    (copied / "memory.safetensors").write_bytes(other)
+    edit(copied, lambda facts: facts["sha256"].update({"memory.safetensors": hashlib.sha256(other).hexdigest()}))
+    with pytest.raises(ModelError, match="the prototypes have 4 dimensions, the encoder gives"):
+        Talon.from_pretrained(copied)
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

@@ -109,6 +109,11 @@ def read_model(folder: Path) -> SavedModel:
         memory = PrototypeMemory.from_state_dict(_tensors(folder, MEMORY, facts))
         config = TalonConfig.from_dict(facts["config"])
         names = tuple(facts["names"])
+        if memory.feature_size != backbone.feature_size:
+            raise ModelError(
+                f"{folder}: the prototypes have {memory.feature_size} dimensions, the encoder gives "
+                f"{backbone.feature_size}; copy the model again or fit it anew."
+            )
         if len(names) != memory.known:
             raise ModelError(f"{folder}: {CONFIG} has {len(names)} names for {memory.known} classes; fit it anew.")
         return SavedModel(

@@ -57,9 +57,7 @@ def test_batch_size_does_not_change_a_similarity_by_a_bit() -> None:
     together = memory.nearest(features)
     alone = [memory.nearest(feature[None]) for feature in features]
     assert torch.equal(together.ids, torch.cat([one.ids for one in alone]))
-    torch.testing.assert_close(
-        together.similarities, torch.cat([one.similarities for one in alone]), atol=1e-14, rtol=0
-    )
+    assert torch.equal(together.similarities, torch.cat([one.similarities for one in alone]))
 
 
 def test_equal_prototypes_answer_with_the_older_one() -> None:
@@ -94,3 +92,20 @@ def test_state_round_trip_is_exact() -> None:
 def test_bad_prototypes_are_refused(bad: torch.Tensor) -> None:
     with pytest.raises(DataError):
         PrototypeMemory(bad)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"known": torch.tensor(4)},
+        {"known": torch.tensor(-1)},
+        {"counts": torch.zeros(2, dtype=torch.int64)},
+        {"counts": torch.zeros(3)},
+        {"prototypes": unit_rows(3, 4, 0).double()},
+        {"prototypes": torch.full((3, 4), float("nan"))},
+    ],
+)
+def test_a_state_that_does_not_fit_together_is_refused(change: dict[str, torch.Tensor]) -> None:
+    state = PrototypeMemory(unit_rows(3, 4, 0)).state_dict()
+    with pytest.raises(DataError, match="load another copy"):
+        PrototypeMemory.from_state_dict({**state, **change})

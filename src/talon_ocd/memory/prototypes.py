@@ -97,8 +97,16 @@ class PrototypeMemory:
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> PrototypeMemory:
         """Rebuild a memory from ``state_dict``, to the bit: prototypes are not normalised once more."""
-        prototypes, counts = state["prototypes"], state["counts"]
-        memory = cls(prototypes[:0], int(state["known"]))
+        prototypes, counts, known = state["prototypes"], state["counts"], int(state["known"])
+        memory = cls(prototypes[:0], known)
+        whole = (
+            prototypes.dtype == torch.float32 and counts.dtype == torch.int64 and counts.shape == prototypes.shape[:1]
+        )
+        if not whole or not 0 <= known <= len(prototypes):
+            raise DataError(
+                f"saved prototypes {tuple(prototypes.shape)} {prototypes.dtype}, counts {tuple(counts.shape)} "
+                f"{counts.dtype} and known={known} do not belong together; load another copy of the model."
+            )
         if not torch.isfinite(prototypes.sum(dim=1)).all():
             raise DataError("saved prototypes hold NaN or infinity; load another copy of the model.")
         memory._storage, memory._counts, memory._size = prototypes.clone(), counts.clone(), len(prototypes)
