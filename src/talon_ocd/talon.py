@@ -68,6 +68,8 @@ class Talon:
     ) -> None:
         """Learn the known classes from labelled images: a folder per class, a manifest, a tar, or a list of items.
 
+        A second call goes on from the head that the first one trained.
+
         Args:
             data: the labelled images.
             cache: trunk outputs to share with other fits; by default one that lives as long as this call.

@@ -62,6 +62,7 @@ def evaluate(
     make_folder(output)
     (output / RESULTS).unlink(missing_ok=True)  # of an earlier run: it would not tell of this one
     runs: list[Run] = []
+    commit = choices.commit()  # of the code that is loaded now; the checkout may move while this runs
     for seed in numbers:
         progress.note(f"seed {seed}")
         with (
@@ -84,7 +85,7 @@ def evaluate(
                 record.skip(skipped)
             record.known = len(run.talon.names)  # the labelled half may miss a known class that has few images
             record.finish(f"{data.name}, seed {seed}", _facts(run), full.to_dict(), run.scores)
-        content = results(data, encoder, full, runs, choices.command_line(), choices.commit())
+        content = results(data, encoder, full, runs, choices.command_line(), commit)
         text = json.dumps(content, indent=2, ensure_ascii=False)
         write_files(output, {RESULTS: text.encode("utf-8", "backslashreplace")})
     _tell(content, data, output)

@@ -21,7 +21,7 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.splits import SamplingRule, Split, split
 from talon_ocd.images import ImageItem, Skipped
-from talon_ocd.metrics import fragmentation, greedy_accuracy, strict_accuracy
+from talon_ocd.metrics import category_counts, fragmentation, greedy_accuracy, strict_accuracy
 from talon_ocd.offline import TrunkCache, TrunkOutputs
 from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.progress import SILENT, Progress
@@ -85,7 +85,7 @@ def score(truth: Sequence[str], decisions: Sequence[Decision], known: Sequence[s
     return {
         "strict": asdict(strict_accuracy(labels, ids, known)),
         "greedy": asdict(greedy_accuracy(labels, ids, known)),
-        "categories": {"found": len(np.unique(ids)), "true": len(np.unique(labels))},
+        "categories": asdict(category_counts(labels, ids)),
         "fragmentation": asdict(fragmentation(labels, ids)),
     }
 
