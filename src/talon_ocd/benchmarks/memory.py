@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from talon_ocd.progress import SILENT, Progress
 
 GROWTH = Target("<=", 2.2)
 STEADY = Target("<=", 16.0)
-"""MB by which a long stream may grow after its first twentieth: nothing but the allocator's noise."""
+"""MB between the second and the last fifth of a long stream (medians): nothing but the allocator's noise."""
 MB = 1e6
 UNKNOWN = "this system doesn't say how much memory is resident"
 CHUNK = 8192
@@ -86,7 +87,7 @@ def streamed(number: int, size: int, classes: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(classes, size, generator=generator), dim=1)
     stream = FeatureStream(PrototypeMemory(centres[: classes // 2]), OnlineConfig(threshold=0.7, adapt=("prototypes",)))
-    marks: dict[str, int | None] = {"start": resident()}
+    start, marks = resident(), list[int]()
     answered, seconds = 0, 0.0
     while answered < number:
         rows = min(CHUNK, number - answered)
@@ -96,16 +97,16 @@ def streamed(number: int, size: int, classes: int) -> dict[str, Any]:
         stream.observe_many(features)
         seconds += time.perf_counter() - started
         answered += rows
-        if "settled" not in marks and answered >= number / 20:
-            marks["settled"] = resident()
-    settled, end = marks["settled"], resident()
+        marks.append(resident() or 0)
+    fifth = max(len(marks) // 5, 1)
+    settled, end = median(marks[fifth : 2 * fifth] or marks), median(marks[-fifth:])
     return {
         "features": number,
-        "resident_start": marks["start"],
+        "resident_start": start,
         "resident_settled": settled,
         "resident_end": end,
-        "resident_peak": highest(),
-        "growth_bytes": None if settled is None or end is None else end - settled,
+        "resident_most": max(marks),
+        "growth_bytes": None if start is None else end - settled,
         "categories": stream.memory.size,
         "known": stream.memory.known,
         "features_per_second": number / seconds,

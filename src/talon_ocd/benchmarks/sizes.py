@@ -12,7 +12,7 @@ class Sizes:
 
     repeats: int = 15
     """Most repeats of a comparison; slow ones stop earlier, by ``seconds``."""
-    seconds: float = 45.0
+    seconds: float = 30.0
     """After this time a comparison starts no new turn (but makes three)."""
     batch: int = 64
     """Images an adaptation."""
