@@ -149,3 +149,8 @@ def test_bad_input_is_refused_with_the_remedy(change: dict[str, Any], error: typ
     arguments = {"known_features": np.eye(2), "known_labels": [0, 1], "stream_features": np.eye(2), "threshold": 0.7}
     with pytest.raises(error, match=wanted):
         discover_features(**{**arguments, **change})
+
+
+def test_one_known_class_has_nothing_to_rehearse_with_and_takes_the_constant() -> None:
+    stream = feature_stream(np.array([[1.0, 0.0], [0.9, 0.1]]), [0, 0])
+    assert stream.rule.threshold == 0.75

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_a_folder_of_classes_is_enough(known_folder: Path) -> None:
     assert talon.names == tiny.KNOWN and talon.threshold == 0.9 and "calibration" not in talon.report
     with pytest.raises(ConfigError, match=r"constant threshold \(0\.9\) and never rehearsed"):
         talon.stream(threshold="auto")
+
+
+@pytest.mark.parametrize("views", [0, 2])
+def test_where_the_pictures_lie_and_when_they_were_written_does_not_matter(
+    views: int, known_folder: Path, tmp_path: Path
+) -> None:
+    moved = Path(shutil.copytree(known_folder, tmp_path / "moved", copy_function=shutil.copyfile))
+    models = [tiny.tiny_talon(threshold=0.9, epochs=1, views=views) for _ in range(2)]
+    for talon, folder in zip(models, (known_folder, moved), strict=True):
+        talon.fit(folder)
+    assert torch.equal(models[0].memory.prototypes, models[1].memory.prototypes)
 
 
 def test_the_paper_preset_runs() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import calibrate, class_means
+from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means
 from talon_ocd.online import FeatureArray, FeatureStream, matrix, unit
 
 Labels = Sequence[int] | npt.NDArray[np.integer] | Tensor
@@ -34,7 +34,8 @@ def feature_stream(
         known_features: ``(N, D)`` vectors of known classes; their length does not matter.
         known_labels: ``(N,)`` integers 0 .. C-1.
         preset: ``default``, ``official`` or ``paper``.
-        threshold: a number, ``auto`` (rehearsed on the labelled vectors), or ``None`` for the preset's.
+        threshold: a number, ``auto`` (rehearsed on the labelled vectors; 0.75 if they are of one class), or
+            ``None`` for the preset's.
         adapt: ``prototypes`` or ``none``; there is no encoder here that could adapt.
         names: names of the known classes.
 
@@ -51,7 +52,9 @@ def feature_stream(
     classes = int(labels.max()) + 1
     online = replace(config.online, adapt=adaptation)
     wanted: Any = online.threshold if threshold is None else threshold
-    if wanted == "auto":
+    if wanted == "auto" and classes < 2:
+        wanted = FALLBACK_THRESHOLD
+    elif wanted == "auto":
         fixed = calibrate(labels, {0: lambda train, index: features[index]}, online, config.calibration, config.seed)
         wanted = fixed.threshold
     memory = PrototypeMemory(class_means(features, labels, classes))

@@ -6,7 +6,7 @@ import pytest
 
 from talon_ocd.errors import StorageError
 from talon_ocd.evaluation import record as module
-from talon_ocd.evaluation.record import DECISIONS, REPORT, SUMMARY, Record
+from talon_ocd.evaluation.record import DECISIONS, PREVIOUS, REPORT, SUMMARY, Record
 from talon_ocd.images import ImageItem, Skipped, memory_item
 from talon_ocd.online import Decision, Verdict
 
@@ -54,7 +54,9 @@ def test_files_of_an_older_run_do_not_look_current(tmp_path: Path) -> None:
         (tmp_path / name).write_text("old")
     with Record(tmp_path, 1):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == [DECISIONS] and (tmp_path / DECISIONS).read_text() == ""
+    assert {path.name for path in tmp_path.iterdir()} == {DECISIONS, PREVIOUS} and (
+        tmp_path / DECISIONS
+    ).read_text() == ""
 
 
 def test_skipped_images_are_all_counted_and_some_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,3 +121,12 @@ def test_an_output_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out" / DECISIONS).mkdir(parents=True)
     with pytest.raises(StorageError, match="can't be written"):
         Record(tmp_path / "out", 1)
+
+
+def test_an_earlier_run_in_the_same_folder_keeps_its_decisions(tmp_path: Path) -> None:
+    for text in ("first\n", "second\n"):
+        (tmp_path / "decisions.jsonl").write_text(text)
+        with Record(tmp_path, 1):
+            pass
+        assert (tmp_path / "decisions.previous.jsonl").read_text() == text
+        assert (tmp_path / "decisions.jsonl").read_text() == ""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from talon_ocd.errors import StorageError
-from talon_ocd.images.augment import augment, view_seed
+from talon_ocd.images.augment import augment, content_key, view_seed
 from talon_ocd.images.items import memory_item
 from talon_ocd.offline import cache_folder
 from talon_ocd.offline.row_store import FileSegment
@@ -44,7 +44,7 @@ def expected() -> Tensor:
     canvases = [preprocessing.canvas(item.load()) for item in ITEMS]
     rows = [backbone.trunk(preprocessing.pixels(canvases))]
     for view in (1, 2, 3):
-        seeds = [view_seed(0, item.key, view) for item in ITEMS]
+        seeds = [view_seed(0, content_key(canvas), view) for canvas in canvases]
         rows.append(backbone.trunk(preprocessing.normalise(augment(canvases, preprocessing, "talon", seeds))))
     return torch.stack(rows)
 

@@ -58,10 +58,12 @@ def _folder(root: Path | None, known: Known) -> Dataset:
     if root is None:
         raise ConfigError("--dataset folder needs --root DIR, a folder with one folder per class.")
     source = labelled(root)
+    # The order that the field's loaders have, in which the labelled half is drawn: plain, not natural.
+    items = sorted(source.items, key=lambda item: (str(item.label), item.source))
     names = sorted({str(item.label) for item in source.items})
     return Dataset(
         f"folder:{root.resolve().name}",
-        source.items,
+        items,
         known_classes(names, known),
         source.skipped,
         source.ignored,

@@ -16,6 +16,8 @@ from talon_ocd.online import Decision
 from talon_ocd.saved import make_folder, reason, write_files
 
 DECISIONS, SUMMARY, REPORT = "decisions.jsonl", "summary.json", "report.html"
+PREVIOUS = "decisions.previous.jsonl"
+"""Where the decisions of an earlier run into the same folder go."""
 SCORES = ("strict", "greedy", "categories", "fragmentation")
 MOST_LISTED = 1000
 """Skipped images that the summary lists by name; all are counted."""
@@ -36,6 +38,8 @@ class Record:
         try:
             for old in (SUMMARY, REPORT):  # of an earlier run: they would not tell of this one
                 (folder / old).unlink(missing_ok=True)
+            if (folder / DECISIONS).is_file():  # decisions that were given are not lost
+                (folder / DECISIONS).replace(folder / PREVIOUS)
             self._file = (folder / DECISIONS).open("w", encoding="utf-8")
         except OSError as error:
             raise StorageError(f"{folder}: can't be written ({reason(error)}).") from error

@@ -89,6 +89,11 @@ def view_seed(seed: int, key: str, view: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def content_key(canvas: Tensor) -> str:
+    """Return a key of what a canvas shows: views must not depend on where a file lies or when it was written."""
+    return blake2b(canvas.numpy().tobytes(), digest_size=16).hexdigest()
+
+
 def _check(canvas: Tensor, crop: int) -> None:
     fits = canvas.ndim == 3 and canvas.shape[0] == 3 and min(canvas.shape[1:]) >= crop
     if canvas.dtype != torch.uint8 or not fits:

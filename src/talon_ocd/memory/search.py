@@ -1,7 +1,8 @@
 """The two nearest prototypes of each feature, exactly (layer: memory).
 
 One blocked matrix product finds the two best candidates in float32; both are scored again in float64, so that the shape
-of the product (one image or a batch, few prototypes or many) can't change an answer by its rounding.
+of the product (one image or a batch, few prototypes or many) doesn't change an answer by its rounding. Only where three
+or more prototypes lie within float32 rounding of each other can another one of them win.
 """
 
 from __future__ import annotations

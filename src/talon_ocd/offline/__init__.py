@@ -8,7 +8,7 @@ Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk out
 
 from talon_ocd.offline.calibrate import Calibration, calibrate
 from talon_ocd.offline.features import class_means, encode
-from talon_ocd.offline.fit import Fitted, Fitting
+from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted, Fitting
 from talon_ocd.offline.geometry import Angles, angles
 from talon_ocd.offline.losses import Classifier, margin_logits, offline_loss, supcon
 from talon_ocd.offline.schedule import learning_rate
@@ -17,6 +17,7 @@ from talon_ocd.offline.trunk_cache import TrunkCache, TrunkOutputs
 from talon_ocd.offline.views import CachedViews, FreshViews, Views
 
 __all__ = [
+    "FALLBACK_THRESHOLD",
     "Angles",
     "CachedViews",
     "Calibration",

@@ -77,9 +77,7 @@ class Fitting:
         self.labels = torch.tensor([position[item.label] for item in kept if item.label is not None])
         self.parameters = backbone.head_parameter_names(config.offline.trainable)
         self.views: Views = (
-            CachedViews(self.outputs)
-            if self.outputs.views
-            else FreshViews(kept, backbone, config.offline.augmentation, config.seed)
+            CachedViews(self.outputs) if self.outputs.views else FreshViews(kept, backbone, config.offline.augmentation)
         )
 
     def run(self, checkpoint: Path | None = None) -> Fitted:

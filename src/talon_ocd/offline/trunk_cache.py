@@ -1,7 +1,7 @@
 """Trunk outputs of images and of their random views, computed once (layer: offline).
 
 The trunk is frozen, so its outputs are facts: training, prototypes, rehearsals and evaluations share them.
-View 0 is the clean test view; views 1 to V are random ones, each a function of seed, image and view number.
+View 0 is the clean test view; views 1 to V are random ones, each a function of seed, picture and view number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from talon_ocd.backbones.base import Backbone
 from talon_ocd.errors import StorageError
-from talon_ocd.images.augment import augment, view_seed
+from talon_ocd.images.augment import augment, content_key, view_seed
 from talon_ocd.images.items import ImageItem, Skipped
 from talon_ocd.images.loading import Batch, batches
 from talon_ocd.images.transforms import Preprocessing
@@ -28,7 +28,7 @@ from talon_ocd.offline.row_store import KEY_BYTES, MISSING, MemorySegment, RowSt
 from talon_ocd.progress import SILENT, Progress
 
 TRUNK_BATCH = 64
-FORMAT = 1
+FORMAT = 2
 
 Numbers = NDArray[np.int64]
 
@@ -187,7 +187,7 @@ class TrunkCache:
     def _look(self, batch: Batch, part: Sequence[int], view: int) -> Tensor:
         """Run the trunk on one view of the images ``part`` of a batch."""
         canvases = [batch.canvases[at] for at in part]
-        seeds = [view_seed(self.seed, batch.items[at].key, view) for at in part]
+        seeds = [view_seed(self.seed, content_key(canvas), view) for canvas in canvases]
         recipe = self.augmentation if view else "none"
         pixels = view_pixels(canvases, self._backbone.preprocessing, recipe, seeds)
         hidden: Tensor = self._backbone.trunk(pixels.to(self._backbone.device))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from talon_ocd.backbones.base import Backbone
 from talon_ocd.errors import ConfigError, ImageError
-from talon_ocd.images.augment import view_seed
 from talon_ocd.images.items import ImageItem
 from talon_ocd.images.loading import load_canvases
 from talon_ocd.offline.trunk_cache import TrunkOutputs, view_pixels
@@ -59,20 +58,17 @@ class FreshViews:
         items: Sequence[ImageItem],
         backbone: Backbone,
         augmentation: str = "talon",
-        seed: int = 0,
     ) -> None:
-        self._items, self._backbone = items, backbone
-        self._augmentation, self._seed = augmentation, seed
+        self._items, self._backbone, self._augmentation = items, backbone, augmentation
 
     def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Return two views of each image that nobody has seen before."""
         items = [self._items[at] for at in index.tolist()]
         canvases = [_canvas(canvas) for _, canvas in load_canvases(items, self._backbone.preprocessing)]
-        draws = torch.randint(1, 2**62, (2, len(items)), generator=generator).tolist()
-        return torch.stack([self._look(items, canvases, numbers) for numbers in draws])
+        seeds = torch.randint(1, 2**62, (2, len(items)), generator=generator).tolist()
+        return torch.stack([self._look(canvases, numbers) for numbers in seeds])
 
-    def _look(self, items: Sequence[ImageItem], canvases: Sequence[Tensor], draws: Sequence[int]) -> Tensor:
-        seeds = [view_seed(self._seed, item.key, draw) for item, draw in zip(items, draws, strict=True)]
+    def _look(self, canvases: Sequence[Tensor], seeds: Sequence[int]) -> Tensor:
         with torch.no_grad():
             pixels = view_pixels(canvases, self._backbone.preprocessing, self._augmentation, seeds)
             hidden: Tensor = self._backbone.trunk(pixels.to(self._backbone.device))
