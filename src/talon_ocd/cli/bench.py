@@ -50,9 +50,10 @@ def speed(
     groups = [part.strip() for part in only.split(",")] if only else []
     if save is not None:
         make_folder(save.parent)
+    commit = choices.commit()  # of the code that is loaded now; the checkout may move while this runs
     started, before = time.perf_counter(), suite.load()
     results = list(suite.run(sizes, groups, progress_for(choices.err, quiet)))
-    content = _content(results, quick, time.perf_counter() - started, before)
+    content = {"commit": commit, "quick": quick, **_content(results, time.perf_counter() - started, before)}
     text = json.dumps(content, indent=2)
     if save is not None:
         write_files(save.parent, {save.name: f"{text}\n".encode()})
@@ -62,13 +63,11 @@ def speed(
         _tell(results, content)
 
 
-def _content(results: list[Result], quick: bool, seconds: float, load: list[float] | None) -> dict[str, Any]:
+def _content(results: list[Result], seconds: float, load: list[float] | None) -> dict[str, Any]:
     return {
         "machine": {**suite.machine(), "load_before": load, "load_after": suite.load()},
         "results": [result.to_dict() for result in results],
         "command": choices.command_line(),
-        "commit": choices.commit(),
-        "quick": quick,
         "seconds": round(seconds, 1),
     }
 
