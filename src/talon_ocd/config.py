@@ -32,7 +32,7 @@ PRESETS = ("default", "official", "paper")
 class OfflineConfig:
     """Training of the head on the labelled images (section 3.1.1 of the specification)."""
 
-    epochs: int = 3
+    epochs: int = 0
     """Passes over the labelled images; 0 keeps the pre-trained features. Paper and code: 100."""
     batch_size: int = 128
     """Images a step (B); each gives two views."""
@@ -223,13 +223,20 @@ class TalonConfig:
         0.75
         """
         makers = {
-            "default": lambda: cls(),
+            "default": lambda: cls.default(family),
             "official": lambda: cls.official(family),
             "paper": lambda: cls.paper(family),
         }
         if name not in makers:
             raise ConfigError(f"preset {name!r} is not known; use one of {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
         return makers[name]()
+
+    @classmethod
+    def default(cls, family: str = "") -> TalonConfig:
+        """The pre-trained features as they are, with a rehearsed threshold; an encoder without any is trained first."""
+        if family == "tiny-vit":
+            return cls(offline=OfflineConfig(epochs=30, batch_size=32, classifier_init="random"))
+        return cls()
 
     @classmethod
     def official(cls, family: str = "") -> TalonConfig:

@@ -119,7 +119,7 @@ def demo(
     started = time.perf_counter()
     data = load_dataset("digits")
     backbone = get_backbone("efficientnet-lite0", image_size=IMAGE_SIZE)
-    config = TalonConfig.from_preset("default", backbone.family).override(epochs=0)
+    config = TalonConfig.from_preset("default", backbone.family)
     choices.out.print(
         f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.",
         highlight=False,
