@@ -45,6 +45,17 @@ def test_two_largest_prefers_the_first_of_equal_ones(columns: int, rows: int, se
     assert np.array_equal(largest, np.take_along_axis(values, wanted, axis=1))
 
 
+@given(st.integers(1, 90), st.integers(1, 9), st.integers(0, 10_000))
+def test_maxima_of_groups_lead_to_the_two_largest(count: int, batch: int, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 30, (count, batch)).astype(np.float32)
+    wanted = np.argsort(-values.T, axis=1, kind="stable")[:, :2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "GROUP", 4)
+        largest, places = search._two_nearest(torch.from_numpy(values.copy()))
+    assert np.array_equal(places, wanted)
+    assert np.array_equal(largest, np.take_along_axis(values.T, wanted, axis=1))
+
+
 def test_of_many_equal_prototypes_the_oldest_two_are_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "PRODUCT", 8)
     memory = PrototypeMemory(torch.eye(3)[[0, 1, 0, 1, 0, 1, 0, 1, 0, 1]])

@@ -44,7 +44,8 @@ class Groups:
         if not self._pending:
             return np.empty(0, np.int64), np.empty((0, 0)), np.empty(0, np.int64)
         ids = np.concatenate([ids.numpy() for ids, _ in self._pending])
-        features = np.concatenate([features.numpy() for _, features in self._pending])
+        parts = [features.numpy() for _, features in self._pending]
+        features = np.concatenate(parts) if len(parts) > 1 else parts[0]
         present, group, sizes = np.unique(ids, return_inverse=True, return_counts=True)
         lasting = self._config.group_lifetime == "stream"
         enough = sizes >= (1 if lasting else self._config.min_group)

@@ -54,22 +54,27 @@ class CosineRule:
         ids: Ints = near.ids.numpy().copy()
         scores: Floats = near.similarities.numpy().copy()
         founded = np.zeros(len(ids), dtype=np.bool_)
-        gram: Floats | None = None
+        lonely = np.flatnonzero(scores[:, 0] < self.threshold)  # scores only rise: nobody else can found a category
+        gram = _cosines(features, lonely)
         start, new_id = 0, memory.size
         while (position := _first_below(scores[start:, 0], self.threshold)) is not None:
             founder = start + position
-            if gram is None:
-                wide = torch.from_numpy(features.detach().numpy().astype(np.float64))
-                gram = (wide @ wide.T).numpy()
             founded[founder] = True
             ids[founder] = new_id, ids[founder, 0]
             scores[founder, 1] = scores[founder, 0]
             start = founder + 1
-            _challenge(ids[start:], scores[start:], gram[start:, founder], new_id)
+            _challenge(ids[start:], scores[start:], gram[start:, np.searchsorted(lonely, founder)], new_id)
             new_id += 1
         nobody = np.isneginf(scores)
         scores[nobody] = -1.0
         return Assignment(ids[:, 0], founded, scores[:, 0], ids[:, 1], scores[:, 1])
+
+
+def _cosines(features: Tensor, columns: Ints) -> Floats:
+    """Return ``(B, L)`` products in float64 of all unit features with those at ``columns`` ``(L,)``."""
+    wide = features.detach().numpy().astype(np.float64)
+    cosines: Floats = wide @ wide[columns].T
+    return cosines
 
 
 def _first_below(scores: Floats, threshold: float) -> int | None:
