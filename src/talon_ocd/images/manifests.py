@@ -17,6 +17,8 @@ from talon_ocd.errors import DataError
 from talon_ocd.images.items import ImageItem, ImageSource, Skipped, display, key_of
 
 SUFFIXES = (".csv", ".jsonl")
+_NUL = "\ufdd0"
+"""A character that no text has."""
 _DELIMITERS = (",", ";", "\t")
 
 
@@ -79,7 +81,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, object] | str]]:
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, object] | str]]:
     first = text.split("\n", 1)[0]
     delimiter = next((mark for mark in _DELIMITERS if "path" in _columns(first.split(mark))), ",")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    # Python 3.10 refuses a whole file for one NUL; with a stand-in only the row that has it is refused.
+    reader = csv.reader(io.StringIO(text.replace("\0", _NUL), newline=""), delimiter=delimiter)
     try:
         header = _columns(next(reader, []))
         if "path" not in header:
@@ -89,7 +92,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, object] | 
             )
         for row in reader:
             if row:
-                yield reader.line_num, dict(zip(header, row, strict=False))
+                yield reader.line_num, dict(zip(header, (cell.replace(_NUL, "\0") for cell in row), strict=False))
     except csv.Error as error:
         where = f"{display(path)}:{reader.line_num}"
         raise DataError(f"{where} is not CSV ({error}); check its quotes.") from error
