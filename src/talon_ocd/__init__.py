@@ -6,7 +6,7 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-# Before torch is loaded: OpenMP threads that wait by spinning slow everything down 10 to 20 times as soon as another
+# Before torch is loaded: OpenMP threads that wait by spinning slow everything down several times as soon as another
 # process wants the same cores; threads that sleep cost nothing measurable.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
