@@ -151,6 +151,8 @@ class OnlineConfig:
     """Learning rate of plain SGD; code: CLIP 1e-1, DINO 1e-2; paper: 1e-4 (#5)."""
     encoder_clip: float | None = 1.0
     """Largest gradient norm of a step; the paper names none (#6)."""
+    autocast: bool = False
+    """Run the stream's head in bfloat16 where torch allows it; losses stay float32. The code has float16 (#41)."""
     encoder_steps: int = 1
     """Gradient steps an adaptation (#8)."""
 

@@ -98,3 +98,14 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
     before = adapter.parameters[0].detach().clone()
     adapter.step(torch.full((4, 8), float("nan")), torch.tensor([0, 1, 0, 1]), unit_rows(2, 4, 0))
     assert adapter.refused == 1 and torch.equal(before, adapter.parameters[0])
+
+
+def test_autocast_computes_in_bfloat16_and_answers_in_float32() -> None:
+    hidden, ids, prototypes = torch.randn(16, 8), torch.arange(16) % 3, unit_rows(3, 4, 2)
+    exact = EncoderAdapter(small_head(), ["0.weight"], OFFICIAL)
+    half = EncoderAdapter(small_head(), ["0.weight"], dataclasses.replace(OFFICIAL, autocast=True))
+    features = half.encode(hidden, with_graph=True)
+    assert features.dtype == torch.float32 and not torch.equal(features, exact.encode(hidden))
+    torch.testing.assert_close(features.detach(), exact.encode(hidden), atol=0.05, rtol=0)
+    half.step(hidden, ids, prototypes, features)
+    assert half.steps == 1 and half.parameters[0].dtype == torch.float32

@@ -76,9 +76,11 @@ class EncoderAdapter:
 
     def encode(self, hidden: Tensor, with_graph: bool = False) -> Tensor:
         """Return unit features ``(B, D)`` of trunk outputs; with a graph they serve the next ``step`` too."""
+        half = torch.autocast(hidden.device.type, torch.bfloat16, enabled=self.config.autocast)
+        with torch.set_grad_enabled(with_graph), half:
+            raw_features: Tensor = self.head(hidden)
         with torch.set_grad_enabled(with_graph):
-            features: Tensor = F.normalize(self.head(hidden), dim=1)
-        return features
+            return F.normalize(raw_features.float(), dim=1)
 
     def step(self, hidden: Tensor, ids: Tensor, prototypes: Tensor, features: Tensor | None = None) -> None:
         """Take the configured steps on a batch; ``features`` with a graph spare the first forward pass."""
