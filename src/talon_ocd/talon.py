@@ -82,7 +82,7 @@ class Talon:
             raise DataError("fit needs a label for every image; use a folder per class or a manifest with path,label.")
         before = copy.deepcopy(self.backbone.head.state_dict())
         try:
-            with cache_for(self) if cache is None else nullcontext(cache) as shared:
+            with cache_for(self.backbone, self.config) if cache is None else nullcontext(cache) as shared:
                 fitted = Fitting(self.backbone, items, self.config, shared, progress).run(checkpoint)
         except BaseException:  # a head that is trained by half belongs to no memory
             self.backbone.head.load_state_dict(before)
@@ -155,14 +155,14 @@ class Talon:
             raise ConfigError(f"threshold={threshold!r} is not known; give a number or 'auto'.") from None
 
 
-def cache_for(talon: Talon, directory: Path | None = None) -> TrunkCache:
-    """Return a cache of trunk outputs within the bounds that the model's config sets."""
-    offline = talon.config.offline
+def cache_for(backbone: Backbone, config: TalonConfig, directory: Path | None = None) -> TrunkCache:
+    """Return a cache of trunk outputs within the bounds that the config sets."""
+    offline = config.offline
     return TrunkCache(
-        talon.backbone,
+        backbone,
         memory_bytes=offline.cache_bytes,
         disk_bytes=offline.cache_disk_bytes,
         directory=directory,
         augmentation=offline.augmentation,
-        seed=talon.config.seed,
+        seed=config.seed,
     )

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +22,10 @@ from talon_ocd.evaluation.datasets import load_dataset
 from talon_ocd.evaluation.protocol import STREAMING, Run, run_protocol
 from talon_ocd.evaluation.record import Record
 from talon_ocd.images import ImageItem
-from talon_ocd.offline import TrunkCache
 from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.progress import SILENT, Progress, Task
 from talon_ocd.saved import write_files
+from talon_ocd.talon import cache_for
 
 ROWS = 18
 """Categories that the live table shows."""
@@ -125,14 +126,7 @@ def demo(
         highlight=False,
     )
     with (
-        TrunkCache(
-            backbone,
-            memory_bytes=config.offline.cache_bytes,
-            disk_bytes=config.offline.cache_disk_bytes,
-            directory=None,
-            augmentation=config.offline.augmentation,
-            seed=seed,
-        ) as cache,
+        cache_for(backbone, replace(config, seed=seed)) as cache,
         Record(output, len(data.known)) as record,
     ):
         known_images = sum(item.label in data.known for item in data.items)

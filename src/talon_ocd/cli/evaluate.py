@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -18,8 +19,8 @@ from talon_ocd.evaluation.protocol import Run, default_cache_directory, results,
 from talon_ocd.evaluation.record import Record
 from talon_ocd.evaluation.splits import SamplingRule
 from talon_ocd.images import display
-from talon_ocd.offline import TrunkCache
 from talon_ocd.saved import make_folder, write_files
+from talon_ocd.talon import cache_for
 
 RESULTS = "results.json"
 
@@ -66,14 +67,7 @@ def evaluate(
     for seed in numbers:
         progress.note(f"seed {seed}")
         with (
-            TrunkCache(
-                encoder,
-                memory_bytes=full.offline.cache_bytes,
-                disk_bytes=full.offline.cache_disk_bytes,
-                directory=default_cache_directory(),
-                augmentation=full.offline.augmentation,
-                seed=seed,
-            ) as cache,
+            cache_for(encoder, replace(full, seed=seed), default_cache_directory()) as cache,
             Record(output / f"seed-{seed}", len(data.known)) as record,
         ):
             run = run_protocol(

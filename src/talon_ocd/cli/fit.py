@@ -55,7 +55,7 @@ def fit(
     talon = Talon(encoder, full)
     checkpoint = output / CHECKPOINT
     try:
-        with cache_for(talon, cache) as trunk_cache:
+        with cache_for(talon.backbone, talon.config, cache) as trunk_cache:
             talon.fit(source, cache=trunk_cache, checkpoint=checkpoint, progress=progress_for(choices.err, quiet))
     except KeyboardInterrupt:
         if checkpoint.exists():
