@@ -2,9 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from talon_ocd.errors import ConfigError, DataError
-from talon_ocd.evaluation.splits import known_classes, labelled_half, split
+from talon_ocd.evaluation.splits import known_classes, labelled_half, orders, split, stream_order
 from talon_ocd.images import ImageItem
 
 
@@ -31,16 +33,57 @@ def test_a_split_labels_half_of_the_known_and_streams_the_rest() -> None:
     candidates = [at for at, item in enumerate(data) if item.label in ("a", "c")]
     assert parts.labelled.tolist() == [candidates[at] for at in labelled_half(17, 0)]
     assert len(parts.labelled) == 8 and {data[at].label for at in parts.labelled} <= {"a", "c"}
-    assert sorted([*parts.labelled.tolist(), *parts.stream.tolist()]) == list(range(30))
+    assert sorted([*parts.labelled.tolist(), *parts.rest.tolist()]) == list(range(30))
+    assert parts.rest.tolist() == sorted(parts.stream.tolist()) and parts.labelled.tolist() == sorted(parts.labelled)
     again, other = split(data, ("a", "c"), 0), split(data, ("a", "c"), 1)
     assert again.stream.tolist() == parts.stream.tolist() != sorted(parts.stream.tolist())
     assert other.labelled.tolist() != parts.labelled.tolist() and other.stream.tolist() != parts.stream.tolist()
 
 
+def test_cars_sizes_follow_from_the_number_of_known_images() -> None:
+    """The counts per class are not published, only their sums: 4,001 known and 4,143 new images in training."""
+    known = items(*[41] * 81, *[40] * 17)
+    new = [ImageItem(f"new {at}", "other", f"{at}", b"") for at in range(4143)]
+    assert len(known) == 4001 and len({item.label for item in known}) == 98
+    for rule in ("gcd", "talon"):
+        parts = split([*new, *known], tuple({str(item.label) for item in known}), 0, rule)
+        assert (len(parts.labelled), len(parts.rest), int((parts.rest >= 4143).sum())) == (2000, 6144, 2001)
+
+
+def test_order_number_0_is_the_permutation_of_the_first_release() -> None:
+    rest = np.arange(5, 60)
+    for seed in (0, 7, 1028, 2**32 - 1):
+        expected = np.random.RandomState(seed).permutation(rest).tolist()
+        assert stream_order(rest, seed=seed).tolist() == expected == orders(rest, 3, seed=seed)[0].tolist()
+        assert split(items(9, 9), ("a",), seed).stream.tolist() == stream_order(
+            split(items(9, 9), ("a",), seed).rest, "shuffled", seed).tolist()  # fmt: skip
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 5), st.integers(0, 5))
+def test_every_seed_and_number_has_an_order_of_its_own(seed: int, other: int, number: int, further: int) -> None:
+    rest = np.arange(50)
+    order = stream_order(rest, "shuffled", seed, number)
+    assert sorted(order.tolist()) == rest.tolist()
+    same = (seed, number) == (other, further)
+    assert (order.tolist() == stream_order(rest, "shuffled", other, further).tolist()) == same
+
+
+def test_the_order_of_the_data_set() -> None:
+    rest = np.array([4, 1, 9])
+    assert stream_order(rest, "dataset", 3).tolist() == [1, 4, 9] == orders(rest, 1, "dataset")[0].tolist()
+    for count, order in ((2, "dataset"), (0, "dataset"), (0, "shuffled")):
+        with pytest.raises(ConfigError, match=f"{count} {order} stream orders can't be made.* ask for 1"):
+            orders(rest, count, order)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Did you mean 'shuffled'"):
+        stream_order(rest, "shufled")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="stream order number -1"):
+        stream_order(rest, number=-1)
+
+
 def test_the_first_names_are_known() -> None:
     names = ["wolf", "Ant", "cat", "bee", "10", "9"]
     assert known_classes(names, 3) == ("10", "9", "Ant")
-    assert known_classes(names, "2") == ("10", "9")
+    assert known_classes(names, "2") == ("10", "9") and known_classes(names, 2, keep_order=True) == ("wolf", "Ant")
     assert known_classes(names, None) == ("10", "9", "Ant") and known_classes(["a", "b", "c"], None) == ("a", "b")
 
 
