@@ -14,7 +14,7 @@ from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
 from talon_ocd.images import ImageItem, ImageSource, Skipped, labelled
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import Fitting, TrunkCache
+from talon_ocd.offline import Fitting, Labelled, TrunkCache
 from talon_ocd.online import DiscoveryStream
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.saved import SavedModel, read_model, write_model
@@ -83,7 +83,8 @@ class Talon:
         before = copy.deepcopy(self.backbone.head.state_dict())
         try:
             with cache_for(self.backbone, self.config) if cache is None else nullcontext(cache) as shared:
-                fitted = Fitting(self.backbone, items, self.config, shared, progress).run(checkpoint)
+                known = Labelled.from_items(items, self.backbone, self.config.offline, shared, progress)
+                fitted = Fitting(self.backbone, known, self.config, progress).run(checkpoint)
         except BaseException:  # a head that is trained by half belongs to no memory
             self.backbone.head.load_state_dict(before)
             raise

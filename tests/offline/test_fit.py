@@ -6,7 +6,7 @@ import torch
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.images import ImageItem
-from talon_ocd.offline import Fitting, TrunkCache
+from talon_ocd.offline import Fitting, Labelled, TrunkCache
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted
 from tests.offline.standin import Listener, StandIn, some_digits
 
@@ -16,7 +16,8 @@ QUICK = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=6, tr
 def fit(items: list[ImageItem], config: TalonConfig = QUICK, backbone: StandIn | None = None, **options: Any) -> Fitted:
     backbone = backbone or StandIn()
     with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0, augmentation=config.offline.augmentation) as cache:
-        return Fitting(backbone, items, config, cache, **options).run()
+        labelled = Labelled.from_items(items, backbone, config.offline, cache)
+        return Fitting(backbone, labelled, config, **options).run()
 
 
 def test_the_stages_leave_their_traces() -> None:

@@ -6,6 +6,7 @@ features ``(B, D)``, raw (not unit length).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -67,6 +68,12 @@ class Backbone(nn.Module, ABC):
     def train(self, mode: bool = True) -> Backbone:
         """Stay in evaluation mode, whatever is asked (see the class docstring)."""
         return super().train(False)
+
+    def with_head(self, head: nn.Module) -> Backbone:
+        """Return this encoder with another head of the same shape; both share the trunk."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "head": head}
+        return other
 
     @abstractmethod
     def head_parameter_names(self, scope: Scope) -> list[str]:

@@ -9,6 +9,8 @@ It is numpy's work: the arrays are small, and torch would share each out to thre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -61,6 +63,28 @@ class Groups:
     def reset(self) -> None:
         """Start the groups of the next batch."""
         self._pending.clear()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the groups as tensors: what came since the last adaptation, and what is kept for the stream."""
+        state: dict[str, Tensor] = {}
+        if self._pending:
+            state["pending_ids"] = torch.cat([ids for ids, _ in self._pending])
+            state["pending_features"] = torch.cat([features for _, features in self._pending])
+        if self._kept:
+            state["kept_ids"] = torch.tensor(list(self._kept))
+            state["kept_sums"] = torch.from_numpy(np.stack([total for total, _ in self._kept.values()]))
+            state["kept_sizes"] = torch.tensor([number for _, number in self._kept.values()])
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take the groups of ``state_dict`` over."""
+        self._pending, self._kept = [], {}
+        if "pending_ids" in state:
+            self._pending = [(state["pending_ids"], state["pending_features"])]
+        if "kept_ids" in state:
+            sums, sizes = state["kept_sums"].numpy(), state["kept_sizes"].tolist()
+            ids = state["kept_ids"].tolist()
+            self._kept = {category: (sums[row], sizes[row]) for row, category in enumerate(ids)}
 
     def _collect(self, ids: Ints, sums: Floats, sizes: Ints) -> tuple[Floats, Ints]:
         for category, total, number in zip(ids.tolist(), sums, sizes.tolist(), strict=True):

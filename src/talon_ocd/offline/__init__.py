@@ -1,7 +1,7 @@
 """The offline room: from labelled images to a trained head and class prototypes (section 3.1 of the method).
 
 Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk outputs, computed once; kept by
-``row_store`` and ``cache_folder``), ``views``, ``training_state`` and ``trainer`` (the loop),
+``row_store`` and ``cache_folder``), ``labelled`` and ``views``, ``loop``, ``training_state`` and ``trainer``,
 ``features`` and ``geometry`` (what comes out),
 ``calibrate`` (the rehearsal that chooses the threshold) and ``fit`` (all of it, in order).
 """
@@ -10,6 +10,8 @@ from talon_ocd.offline.calibrate import Calibration, calibrate
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted, Fitting
 from talon_ocd.offline.geometry import Angles, angles
+from talon_ocd.offline.labelled import Labelled
+from talon_ocd.offline.loop import Loop, generator
 from talon_ocd.offline.losses import Classifier, margin_logits, offline_loss, supcon
 from talon_ocd.offline.schedule import learning_rate
 from talon_ocd.offline.trainer import TrainingReport, train_head
@@ -25,6 +27,8 @@ __all__ = [
     "Fitted",
     "Fitting",
     "FreshViews",
+    "Labelled",
+    "Loop",
     "TrainingReport",
     "TrunkCache",
     "TrunkOutputs",
@@ -33,6 +37,7 @@ __all__ = [
     "calibrate",
     "class_means",
     "encode",
+    "generator",
     "learning_rate",
     "margin_logits",
     "offline_loss",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,14 @@ from torch import Tensor, nn
 
 from talon_ocd.backbones import Backbone
 from talon_ocd.config import TalonConfig
-from talon_ocd.errors import DataError
-from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.images import Skipped
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline.calibrate import calibrate
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.geometry import angles
+from talon_ocd.offline.labelled import Labelled
 from talon_ocd.offline.trainer import train_head
-from talon_ocd.offline.trunk_cache import TrunkCache, TrunkOutputs
-from talon_ocd.offline.views import CachedViews, FreshViews, Views
+from talon_ocd.offline.views import Views
 from talon_ocd.progress import SILENT, Progress
 
 FALLBACK_THRESHOLD = 0.75
@@ -59,26 +57,12 @@ class Fitting:
     """One run of the offline stage on labelled images; trains the backbone's head in place."""
 
     def __init__(
-        self,
-        backbone: Backbone,
-        items: Sequence[ImageItem],
-        config: TalonConfig,
-        cache: TrunkCache,
-        progress: Progress = SILENT,
+        self, backbone: Backbone, labelled: Labelled, config: TalonConfig, progress: Progress = SILENT
     ) -> None:
         self.backbone, self.config, self.progress = backbone, config, progress
-        views = config.offline.views if config.offline.epochs else 0
-        self.outputs: TrunkOutputs = cache.outputs(items, views, progress)
-        kept = [items[i] for i in self.outputs.kept]
-        self.names = tuple(sorted({item.label for item in kept if item.label is not None}))
-        if not self.names:
-            raise DataError(f"none of the {len(items)} labelled images can be used; see the list of skipped images.")
-        position = {name: number for number, name in enumerate(self.names)}
-        self.labels = torch.tensor([position[item.label] for item in kept if item.label is not None])
+        self.outputs, self.views = labelled.outputs, labelled.views
+        self.labels, self.names = labelled.labels, labelled.names
         self.parameters = backbone.head_parameter_names(config.offline.trainable)
-        self.views: Views = (
-            CachedViews(self.outputs) if self.outputs.views else FreshViews(kept, backbone, config.offline.augmentation)
-        )
 
     def run(self, checkpoint: Path | None = None) -> Fitted:
         """Rehearse, train, and build the prototypes from the clean views."""

@@ -5,8 +5,6 @@ The same seed gives the same weights, bit by bit, whether or not the run was int
 
 from __future__ import annotations
 
-import hashlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talon_ocd.config import OfflineConfig
-from talon_ocd.errors import DataError, TalonError, nearest
+from talon_ocd.errors import DataError, nearest
+from talon_ocd.offline.loop import Loop, generator
 from talon_ocd.offline.losses import Classifier, offline_loss, random_weights
 from talon_ocd.offline.schedule import learning_rate
 from talon_ocd.offline.training_state import TrainingState, fingerprint, resume, save
@@ -30,8 +29,6 @@ __all__ = ["CachedViews", "FreshViews", "TrainingReport", "Views", "train_head"]
 
 BETAS = (0.9, 0.999)
 PARTS = ("loss", "supcon", "classifier")
-LOOK_EVERY = 16
-"""Steps between two looks at the loss; each one waits for the device."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,9 @@ class _Run:
         seed: int,
     ) -> None:
         self._head, self._classifier, self._views = head, classifier, views
-        self._labels, self._config, self._seed = labels, config, seed
+        self._labels, self._config = labels, config
+        remedy = f"lower lr_encoder={config.lr_encoder:g} or lr_classifier={config.lr_classifier:g}"
+        self._loop = Loop(len(labels), config.batch_size, seed, PARTS, remedy)
         groups = [{"params": list(parameters.values())}, {"params": list(classifier.parameters())}]
         fused = labels.device.type in ("cpu", "cuda")
         optimizer = torch.optim.AdamW(groups, betas=BETAS, weight_decay=config.weight_decay, fused=fused)
@@ -124,25 +123,11 @@ class _Run:
 
     def epoch(self, task: Task) -> None:
         """Go through all images once."""
-        epoch, count = self.state.epoch, len(self._labels)
-        self._set_rates(epoch)
-        order = torch.randperm(count, generator=_generator(self._seed, "order", epoch))
-        draws = _generator(self._seed, "views", epoch)
-        size = self._config.batch_size
-        batches = [order[start : start + size] for start in range(0, count, size)]
-        losses = torch.zeros(len(batches), len(PARTS), device=self._labels.device)
-        for number, index in enumerate(batches):
-            self._step(index, draws, losses[number])
-            facts: dict[str, float | str] = {}
-            if number % LOOK_EVERY == LOOK_EVERY - 1 or number == len(batches) - 1:
-                facts["loss"] = self._check(losses[: number + 1], epoch)
-            task.advance(len(index), **facts)
-        sizes = torch.tensor([len(index) for index in batches], dtype=losses.dtype, device=losses.device)
-        means = (losses * sizes[:, None]).sum(dim=0) / count
-        self.state.losses.append(dict(zip(PARTS, means.tolist(), strict=True)))
+        self._set_rates(self.state.epoch)
+        self.state.losses.append(self._loop.epoch(self.state.epoch, self._step, task, self._labels.device))
         self.state.epoch += 1
 
-    def _step(self, index: Tensor, draws: torch.Generator, losses: Tensor) -> None:
+    def _step(self, index: Tensor, draws: torch.Generator) -> list[Tensor]:
         labels = self._labels[index.to(self._labels.device)]
         # One forward for both views: no layer mixes images, so this equals two.
         features = F.normalize(self._head(self._views.pair(index, draws).flatten(0, 1)).float(), dim=1)
@@ -151,7 +136,7 @@ class _Run:
         self.state.optimizer.zero_grad()
         parts["loss"].backward()
         self.state.optimizer.step()
-        torch.stack([parts[name].detach() for name in PARTS], out=losses)
+        return [parts[name] for name in PARTS]
 
     def _set_rates(self, epoch: int) -> None:
         config = self._config
@@ -160,17 +145,6 @@ class _Run:
             group["lr"] = learning_rate(
                 epoch, base, config.epochs, config.warmup_epochs, config.warmup_start, config.lr_floor
             )
-
-    def _check(self, losses: Tensor, epoch: int) -> float:
-        """Return the last loss; refuse to go on with one that is no number."""
-        values, config = losses[:, 0].tolist(), self._config
-        wrong = [step for step, value in enumerate(values) if not math.isfinite(value)]
-        if wrong:
-            raise TalonError(
-                f"the training loss became {values[wrong[0]]} in epoch {epoch + 1}, step {wrong[0] + 1}; "
-                f"lower lr_encoder={config.lr_encoder:g} or lr_classifier={config.lr_classifier:g}."
-            )
-        return float(values[-1])
 
 
 def _starting_weights(
@@ -192,11 +166,11 @@ def _starting_weights(
         return initial.float()
     if initial is None:
         with torch.no_grad():
-            hidden, _ = views.pair(torch.zeros(1, dtype=torch.int64), _generator(seed, "probe", 0))
+            hidden, _ = views.pair(torch.zeros(1, dtype=torch.int64), generator(seed, "probe", 0))
             size = head(hidden).shape[1]
     else:
         size = initial.shape[1]
-    return random_weights(classes, size, _generator(seed, "weights", 0))
+    return random_weights(classes, size, generator(seed, "weights", 0))
 
 
 def _named(head: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
@@ -220,8 +194,3 @@ def _requiring_grad(parameters: dict[str, nn.Parameter]) -> Iterator[None]:
         for name, parameter in parameters.items():
             parameter.requires_grad_(before[name])
             parameter.grad = None
-
-
-def _generator(seed: int, purpose: str, number: int) -> torch.Generator:
-    digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)

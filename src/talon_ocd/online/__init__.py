@@ -1,12 +1,13 @@
 """Online: decide, remember and adapt while images arrive."""
 
-from talon_ocd.online.adapt import EncoderAdapter, adaptation_loss
+from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter, adaptation_loss, entropy
 from talon_ocd.online.decision import Decision, Verdict, discovered_name
 from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
 from talon_ocd.online.rules import Assignment, CosineRule
 from talon_ocd.online.stream import DiscoveryStream, Picture
 
 __all__ = [
+    "AdaptationLoss",
     "Assignment",
     "CosineRule",
     "Decision",
@@ -18,6 +19,7 @@ __all__ = [
     "Verdict",
     "adaptation_loss",
     "discovered_name",
+    "entropy",
     "matrix",
     "unit",
 ]

@@ -8,7 +8,8 @@ R the mean of one minus the cosine between class means. Prototypes are constants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,16 @@ def adaptation_loss(features: Tensor, ids: Tensor, prototypes: Tensor, config: O
     )
 
 
+class AdaptationLoss(Protocol):
+    """What the encoder update minimises: L_tta, or another method's loss."""
+
+    def __call__(self, features: Tensor, ids: Tensor, prototypes: Tensor, hidden: Tensor) -> Tensor:
+        """Return the loss of unit features ``(B, D)`` answered with ``ids`` ``(B,)`` against prototypes ``(K, D)``.
+
+        ``hidden`` ``(B, *hidden_shape)`` are the trunk outputs that the features come from.
+        """
+
+
 class EncoderAdapter:
     """Plain gradient steps on the promised parameters of a head; nothing else of it can move.
 
@@ -63,8 +74,15 @@ class EncoderAdapter:
         refused: steps left out because their gradient was not finite.
     """
 
-    def __init__(self, head: nn.Module, parameter_names: Sequence[str], config: OnlineConfig) -> None:
+    def __init__(
+        self,
+        head: nn.Module,
+        parameter_names: Sequence[str],
+        config: OnlineConfig,
+        loss: AdaptationLoss | None = None,
+    ) -> None:
         self.head = head
+        self.loss = loss
         self.config = config
         named = dict(head.named_parameters())
         self.parameters = [named[name] for name in parameter_names]
@@ -87,8 +105,23 @@ class EncoderAdapter:
         for _ in range(self.config.encoder_steps):
             if features is None:
                 features = self.encode(hidden, with_graph=True)
-            self._descend(adaptation_loss(features, ids, prototypes, self.config))
+            if self.loss is None:
+                self._descend(adaptation_loss(features, ids, prototypes, self.config))
+            else:
+                self._descend(self.loss(features, ids, prototypes, hidden))
             features = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what the steps have moved, and their number."""
+        moved = {f"parameters.{number}": value.detach().clone() for number, value in enumerate(self.parameters)}
+        return {**moved, "steps": torch.tensor(self.steps), "refused": torch.tensor(self.refused)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take the moved parameters of ``state_dict`` over."""
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters):
+                parameter.copy_(state[f"parameters.{number}"])
+        self.steps, self.refused = int(state["steps"]), int(state["refused"])
 
     def _descend(self, loss: Tensor) -> None:
         gradients = torch.autograd.grad(loss, self.parameters)

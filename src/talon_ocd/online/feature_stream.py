@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,22 @@ class FeatureStream:
             self._groups.reset()
         self._since_adaptation = 0
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return memory, groups and counters as tensors, ready for safetensors."""
+        return {
+            **{f"memory.{name}": value for name, value in self.memory.state_dict().items()},
+            **{f"groups.{name}": value for name, value in self._groups.state_dict().items()},
+            "answered": torch.tensor(self.answered),
+            "since_adaptation": torch.tensor(self._since_adaptation),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where the stream that gave ``state`` was."""
+        self.memory = PrototypeMemory.from_state_dict(section(state, "memory"))
+        self._groups.load_state_dict(section(state, "groups"))
+        self.answered = int(state["answered"])
+        self._since_adaptation = int(state["since_adaptation"])
+
     def decisions(self, assignment: Assignment, sources: Sequence[str], first: int) -> list[Decision]:
         """Turn answers into decisions with names; ``first`` is the index of the first one."""
         columns = zip(
@@ -136,6 +152,11 @@ class FeatureStream:
                 "use the encoder that made the known features."
             )
         return unit(features)
+
+
+def section(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Return the part of a state whose names start with ``name.``, without it."""
+    return {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
 
 
 def unit(raw_features: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ decides is the one that the encoder update differentiates, because adaptation us
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,9 +21,10 @@ from talon_ocd.backbones import Backbone
 from talon_ocd.config import OnlineConfig
 from talon_ocd.images import ImageItem, Limits, Skipped, batches, decode
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.online.adapt import EncoderAdapter
+from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter
 from talon_ocd.online.decision import Decision
-from talon_ocd.online.feature_stream import FeatureStream
+from talon_ocd.online.feature_stream import FeatureStream, section
+from talon_ocd.online.rules import Assignment
 
 Picture = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor | ImageItem
 T = TypeVar("T")
@@ -43,13 +44,18 @@ class DiscoveryStream:
     """
 
     def __init__(
-        self, backbone: Backbone, memory: PrototypeMemory, config: OnlineConfig, names: Sequence[str] = ()
+        self,
+        backbone: Backbone,
+        memory: PrototypeMemory,
+        config: OnlineConfig,
+        names: Sequence[str] = (),
+        loss: AdaptationLoss | None = None,
     ) -> None:
         self.backbone = backbone
         self.config = config
         self.discovery = FeatureStream(memory, config, names)
         scope = backbone.head_parameter_names(config.encoder_scope)
-        self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config)
+        self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config, loss)
         self._hidden: list[Tensor] = []
         self._ids: list[Tensor] = []
         self._graph: Tensor | None = None
@@ -106,15 +112,18 @@ class DiscoveryStream:
         """Answer images given by their trunk outputs ``(N, *hidden_shape)``, for those who cache them."""
         decisions: list[Decision] = []
         while len(decisions) < len(hidden):
-            start = len(decisions)
-            end = min(start + self.discovery.room, len(hidden))
-            first = self.discovery.answered
-            assignment = self.discovery.place(self._encode(hidden[start:end]))
-            self._ids.append(torch.from_numpy(assignment.ids))
-            decisions += self.discovery.decisions(assignment, sources[start:end], first)
-            if self.discovery.room == 0:
-                self.flush()
+            start, first = len(decisions), self.discovery.answered
+            assignment = self.place(hidden[start : start + self.discovery.room])
+            decisions += self.discovery.decisions(assignment, sources[start : start + len(assignment)], first)
         return decisions
+
+    def place(self, hidden: Tensor) -> Assignment:
+        """Answer at most ``discovery.room`` images ``(B, *hidden_shape)``, and adapt if none is left to wait for."""
+        assignment = self.discovery.place(self._encode(hidden))
+        self._ids.append(torch.from_numpy(assignment.ids))
+        if self.discovery.room == 0:
+            self.flush()
+        return assignment
 
     def flush(self) -> None:
         """Adapt to the answers since the last adaptation, however few; the protocol does so at the end of a stream."""
@@ -126,6 +135,23 @@ class DiscoveryStream:
             self._adapt_encoder()
         self._hidden.clear()
         self._ids.clear()
+        self._graph = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all that the stream has learned and what it is waiting with, ready for safetensors."""
+        waiting = {"hidden": torch.cat(self._hidden)} if self._hidden else {}
+        if self._ids:
+            waiting["ids"] = torch.cat(self._ids)
+        parts = {"discovery": self.discovery.state_dict(), "adapter": self.adapter.state_dict(), "waiting": waiting}
+        return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where the stream that gave ``state`` was."""
+        self.discovery.load_state_dict(section(state, "discovery"))
+        self.adapter.load_state_dict(section(state, "adapter"))
+        waiting = section(state, "waiting")
+        self._hidden = [waiting["hidden"]] if "hidden" in waiting else []
+        self._ids = [waiting["ids"]] if "ids" in waiting else []
         self._graph = None
 
     def _encode(self, hidden: Tensor) -> Tensor:

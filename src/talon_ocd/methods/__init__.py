@@ -1,0 +1,23 @@
+"""The methods room: TALON and every method it is compared with, under one contract.
+
+Read ``base`` (recipe, method) and ``streams`` (what a stream is), ``networks`` and ``training`` (shared parts), then
+any method: each is one file. ``registry`` knows them by name.
+"""
+
+from talon_ocd.methods.base import GradientRecipe, Method, Recipe, Trained
+from talon_ocd.methods.registry import get_method, list_methods
+from talon_ocd.methods.streams import FrozenStream, Match, MethodStream, OneByOneStream, PrototypeStream
+
+__all__ = [
+    "FrozenStream",
+    "GradientRecipe",
+    "Match",
+    "Method",
+    "MethodStream",
+    "OneByOneStream",
+    "PrototypeStream",
+    "Recipe",
+    "Trained",
+    "get_method",
+    "list_methods",
+]

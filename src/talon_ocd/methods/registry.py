@@ -1,0 +1,80 @@
+"""Methods by name (layer: methods): one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import ConfigError, nearest
+from talon_ocd.methods.base import Method
+from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
+
+Build = Callable[[TalonConfig], Method]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method under its name."""
+
+    group: str
+    """Tables and ``--method GROUP`` take methods by group."""
+    title: str
+    """What tables call it."""
+    build: Build
+    """Makes the method; only the TALON family looks at the config."""
+
+
+REGISTRY: dict[str, Entry] = {
+    "talon": Entry("ablation", "TALON", lambda config: talon_row(config, True, ("prototypes", "encoder"))),
+    "baseline": Entry("ablation", "Baseline", lambda config: talon_row(config, False, ())),
+    "mlc": Entry("ablation", "Baseline+MLC", lambda config: talon_row(config, True, ())),
+    "tta-p": Entry("ablation", "Baseline+TTA-P", lambda config: talon_row(config, False, ("prototypes",))),
+    "mlc-tta-p": Entry("ablation", "Baseline+MLC+TTA-P", lambda config: talon_row(config, True, ("prototypes",))),
+    "tta-m": Entry("ablation", "Baseline+TTA-M", lambda config: talon_row(config, False, ("encoder",))),
+    "mlc-tta-m": Entry("ablation", "Baseline+MLC+TTA-M", lambda config: talon_row(config, True, ("encoder",))),
+    "tta-p-m": Entry(
+        "ablation", "Baseline+TTA-P-M", lambda config: talon_row(config, False, ("prototypes", "encoder"))
+    ),
+    "closed": Entry("floor", "Closed set (floor)", lambda config: TalonMethod(TalonRecipe(config), (), closed=True)),
+    "tent": Entry("adapter", "MLC+TENT", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "tent")),
+    "aeo": Entry("adapter", "MLC+AEO", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "aeo")),
+    "ostta": Entry("adapter", "MLC+OSTTA", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "ostta")),
+    "tta-p-tent": Entry(
+        "adapter", "MLC+TTA-P+TENT", lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "tent")
+    ),
+    "tta-p-aeo": Entry(
+        "adapter", "MLC+TTA-P+AEO", lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "aeo")
+    ),
+    "tta-p-ostta": Entry(
+        "adapter",
+        "MLC+TTA-P+OSTTA",
+        lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "ostta"),
+    ),
+}
+
+
+def get_method(name: str, config: TalonConfig | None = None) -> Method:
+    """Return a method with its settings; ``config`` is that of the TALON family.
+
+    >>> get_method("mlc-tta-p").adapt
+    ('prototypes',)
+    """
+    return entry(name).build(config or TalonConfig())
+
+
+def entry(name: str) -> Entry:
+    """Return what is registered under a name."""
+    if name not in REGISTRY:
+        groups = dict.fromkeys(found.group for found in REGISTRY.values())
+        raise ConfigError(
+            f"method {name!r} is not known; use one of {', '.join(REGISTRY)}, or a group: all, {', '.join(groups)}."
+            f"{nearest(name, [*REGISTRY, *groups])}"
+        )
+    return REGISTRY[name]
+
+
+def list_methods(group: str = "all") -> list[str]:
+    """Return the names of all methods, or those of a group; an unknown group is a name that does not exist."""
+    found = [name for name, registered in REGISTRY.items() if group in ("all", registered.group)]
+    return found if found or group == "all" else [group for _ in [entry(group)]]

@@ -1,0 +1,126 @@
+"""TALON as a method, its ablation rows and the closed-set floor (layer: methods; sections 3.1 to 3.3).
+
+All rows with the same classifier share one fit: they differ in what their streams adapt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from talon_ocd.backbones import Backbone
+from talon_ocd.config import Adaptation, OnlineConfig, TalonConfig
+from talon_ocd.memory import PrototypeMemory
+from talon_ocd.methods.adapters import ADAPTERS
+from talon_ocd.methods.base import Method, Recipe, Trained, finish
+from talon_ocd.methods.networks import HeadNetwork
+from talon_ocd.methods.streams import MethodStream, PrototypeStream, joined
+from talon_ocd.offline import Fitting, Labelled
+from talon_ocd.online import Assignment, DiscoveryStream, FeatureStream
+from talon_ocd.progress import SILENT, Progress
+
+NEVER = -2.0
+"""A threshold that every cosine reaches."""
+
+
+@dataclass(frozen=True)
+class TalonRecipe(Recipe):
+    """The offline stage of TALON with all its settings; the seed of the config is not used."""
+
+    config: TalonConfig = field(default_factory=TalonConfig)
+
+    def network(self, backbone: Backbone, classes: int) -> HeadNetwork:
+        """Return the head alone."""
+        return HeadNetwork(backbone, self.config.offline.trainable)
+
+    def fit(self, backbone: Backbone, labelled: Labelled, seed: int, progress: Progress = SILENT) -> Trained:
+        """Rehearse, train, build prototypes: facts are ``prototypes`` ``(C, D)`` and ``threshold``."""
+        network = self.network(backbone, labelled.classes)
+        config = replace(self.config, seed=seed)
+        fitted = Fitting(backbone.with_head(network.head), labelled, config, progress).run()
+        finish(network)
+        facts = {"prototypes": fitted.memory.prototypes.clone(), "threshold": torch.tensor(fitted.threshold).double()}
+        return Trained(backbone, network, facts, fitted.names, fitted.report)
+
+    def with_epochs(self, epochs: int) -> TalonRecipe:
+        """Return this recipe with another length of training."""
+        return replace(self, config=self.config.override(epochs=epochs))
+
+
+@dataclass(frozen=True)
+class TalonMethod(Method):
+    """TALON, or a row of its ablation.
+
+    Attributes:
+        recipe: how the encoder is trained, and the settings of the stream.
+        adapt: what keeps learning; ``None`` is what the settings say.
+        adapter: the encoder's loss: ``talon``, or another adapter.
+        closed: never found a category: the floor that every method should be above.
+    """
+
+    recipe: TalonRecipe = field(default_factory=TalonRecipe)
+    adapt: tuple[Adaptation, ...] | None = None
+    adapter: str = "talon"
+    closed: bool = False
+
+    def stream(self, trained: Trained) -> MethodStream:
+        """Open a stream with its own memory and head."""
+        threshold = NEVER if self.closed else float(trained.facts["threshold"])
+        online = replace(self.recipe.config.online, threshold=threshold)
+        if self.adapt is not None:
+            online = replace(online, adapt=self.adapt)
+        memory = PrototypeMemory(trained.facts["prototypes"])
+        if "encoder" in online.adapt:
+            return AdaptiveStream(trained, memory, online, self.adapter)
+        return PrototypeStream(trained.network, FeatureStream(memory, online, trained.names))
+
+
+class AdaptiveStream(MethodStream):
+    """A stream whose encoder learns: it decides on trunk outputs."""
+
+    def __init__(self, trained: Trained, memory: PrototypeMemory, online: OnlineConfig, adapter: str = "talon") -> None:
+        super().__init__(memory.known, float(online.threshold))
+        assert isinstance(trained.network, HeadNetwork)
+        loss = ADAPTERS[adapter](trained.network.head, online)
+        encoder = trained.backbone.with_head(trained.network.head)
+        self.images = DiscoveryStream(encoder, memory, online, trained.names, loss)
+
+    @property
+    def size(self) -> int:
+        """Prototypes in memory."""
+        return self.images.memory.size
+
+    def observe(self, hidden: Tensor) -> Assignment:
+        """Answer, and adapt every ``adapt_every`` images."""
+        parts, start = [], 0
+        while start < len(hidden):
+            parts.append(self.images.place(hidden[start : start + self.images.discovery.room]))
+            start += len(parts[-1])
+        return joined(parts)
+
+    def decide(self, hidden: Tensor) -> Assignment:
+        """Answer each by itself."""
+        features = self.images.adapter.encode(hidden).cpu()
+        rule, memory = self.images.discovery.rule, self.images.memory
+        return joined([rule.assign(feature[None], memory) for feature in features])
+
+    def flush(self) -> None:
+        """Adapt to what is waiting."""
+        self.images.flush()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return memory, adapted parameters and what is waiting."""
+        return self.images.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take all of it over."""
+        self.images.load_state_dict(state)
+
+
+def talon_row(config: TalonConfig, margin: bool, adapt: tuple[Adaptation, ...]) -> TalonMethod:
+    """Return a row of the ablation: with or without margin (MLC), and what the stream adapts."""
+    classifier = "margin" if margin else "cosine"
+    return TalonMethod(TalonRecipe(config.override(classifier=classifier)), adapt)
