@@ -26,7 +26,7 @@ def test_a_folder(tmp_path: Path) -> None:
     (root / "ant" / "notes.txt").touch()
     data = load_dataset("folder", root)
     assert data.name == "folder:zoo" and data.known == ("ant", "bee") and data.classes == ("ant", "bee", "cat", "wolf")
-    assert len(data.items) == 4 and len(data.skipped) == 1 and data.ignored == 1
+    assert len(data.items) == 4 and len(data.skipped) == 1
     listed = tmp_path / "known.txt"
     listed.write_text("wolf\n", encoding="utf-8")
     assert load_dataset("folder", root, str(listed)).classes == ("wolf", "ant", "bee", "cat")

@@ -53,7 +53,7 @@ class Aeo:
 def aeo_terms(share: Tensor, steepness: float = 4.0, centre: float = 0.8) -> Tensor:
     """Return ``-H tanh(k (H - a))`` of entropies between 0 and 1 ``(B,)``.
 
-    >>> [round(value, 7) for value in aeo_terms(torch.tensor([0.5, 0.9]).double()).tolist()]
+    >>> [round(value, 7) for value in aeo_terms(torch.tensor([0.5, 0.9], dtype=torch.float64)).tolist()]
     [0.4168273, -0.3419541]
     """
     return -share * torch.tanh(steepness * (share - centre))
