@@ -26,8 +26,8 @@ CARS = Layout(
     "  ├── devkit/cars_train_annos.mat\n"
     "  └── cars_train/00001.jpg ...\n"
     "or train/<class name>/*.jpg, or <class name>/*.jpg",
-    "Stanford AI Lab: cars_train.tgz and car_devkit.tgz. https://ai.stanford.edu/~jkrause/cars/car_dataset.html is "
-    "often down; copies by the same names are on Kaggle and Hugging Face.",
+    "https://ai.stanford.edu/~jkrause/cars/car_dataset.html: cars_train.tgz and car_devkit.tgz "
+    "(when the page is down: a mirror that kept these names).",
 )
 _BY_CLASS = (
     "the images come from folders, class by class; the devkit mixes the classes, "

@@ -82,7 +82,7 @@ def read_table(path: Path, columns: int) -> list[list[str]]:
 
 def class_number(text: str, classes: int, path: Path) -> int:
     """Return an official class number, counted from 1 in ``path``, counted from 0."""
-    if not text.isdecimal() or not 1 <= int(text) <= classes:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= classes:
         raise DataError(f"{display(path)} has the class {text[:20]!r}, not one of 1 to {classes}; {_AGAIN}")
     return int(text) - 1
 
