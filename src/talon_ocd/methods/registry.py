@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.methods.base import Method
+from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
 
 Build = Callable[[TalonConfig], Method]
@@ -51,6 +52,11 @@ REGISTRY: dict[str, Entry] = {
         "MLC+TTA-P+OSTTA",
         lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "ostta"),
     ),
+    "smile": Entry("hash", "SMILE", lambda config: HashMethod(SmileRecipe())),
+    "smile-16": Entry("hash", "SMILE, 16 bits", lambda config: HashMethod(SmileRecipe(bits=16))),
+    "smile-32": Entry("hash", "SMILE, 32 bits", lambda config: HashMethod(SmileRecipe(bits=32))),
+    "smile-64": Entry("hash", "SMILE, 64 bits", lambda config: HashMethod(SmileRecipe(bits=64))),
+    "base-hash": Entry("hash", "BaseHash", lambda config: HashMethod(HashRecipe())),
 }
 
 
