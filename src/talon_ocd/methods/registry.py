@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.methods.base import Method
+from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
 
@@ -57,6 +58,8 @@ REGISTRY: dict[str, Entry] = {
     "smile-32": Entry("hash", "SMILE, 32 bits", lambda config: HashMethod(SmileRecipe(bits=32))),
     "smile-64": Entry("hash", "SMILE, 64 bits", lambda config: HashMethod(SmileRecipe(bits=64))),
     "base-hash": Entry("hash", "BaseHash", lambda config: HashMethod(HashRecipe())),
+    "rankstat": Entry("hash", "RankStat", lambda config: RankStatMethod()),
+    "wta": Entry("hash", "WTA", lambda config: WtaMethod()),
 }
 
 
