@@ -11,6 +11,7 @@ from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
+from talon_ocd.methods.phe import PheMethod, PheRecipe
 
 Build = Callable[[TalonConfig], Method]
 
@@ -59,6 +60,11 @@ REGISTRY: dict[str, Entry] = {
     "smile-64": Entry("hash", "SMILE, 64 bits", lambda config: HashMethod(SmileRecipe(bits=64))),
     "base-hash": Entry("hash", "BaseHash", lambda config: HashMethod(HashRecipe())),
     "rankstat": Entry("hash", "RankStat", lambda config: RankStatMethod()),
+    "phe": Entry("hash", "PHE", lambda config: PheMethod()),
+    "phe-legacy": Entry("hash", "PHE (released comparison)", lambda config: PheMethod(alphabet="legacy")),
+    "phe-16": Entry("hash", "PHE, 16 bits", lambda config: PheMethod(PheRecipe(bits=16))),
+    "phe-32": Entry("hash", "PHE, 32 bits", lambda config: PheMethod(PheRecipe(bits=32))),
+    "phe-64": Entry("hash", "PHE, 64 bits", lambda config: PheMethod(PheRecipe(bits=64))),
     "wta": Entry("hash", "WTA", lambda config: WtaMethod()),
 }
 
