@@ -10,6 +10,7 @@ from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
+from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
 from talon_ocd.methods.phe import PheMethod, PheRecipe
 
@@ -66,6 +67,7 @@ REGISTRY: dict[str, Entry] = {
     "phe-32": Entry("hash", "PHE, 32 bits", lambda config: PheMethod(PheRecipe(bits=32))),
     "phe-64": Entry("hash", "PHE, 64 bits", lambda config: PheMethod(PheRecipe(bits=64))),
     "wta": Entry("hash", "WTA", lambda config: WtaMethod()),
+    "mldg": Entry("hash", "MLDG", lambda config: HashMethod(MldgRecipe())),
 }
 
 
