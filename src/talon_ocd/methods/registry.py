@@ -11,8 +11,9 @@ from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.mldg import MldgRecipe
-from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
 from talon_ocd.methods.phe import PheMethod, PheRecipe
+from talon_ocd.methods.slc import SlcMethod
+from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
 
 Build = Callable[[TalonConfig], Method]
 
@@ -68,6 +69,8 @@ REGISTRY: dict[str, Entry] = {
     "phe-64": Entry("hash", "PHE, 64 bits", lambda config: PheMethod(PheRecipe(bits=64))),
     "wta": Entry("hash", "WTA", lambda config: WtaMethod()),
     "mldg": Entry("hash", "MLDG", lambda config: HashMethod(MldgRecipe())),
+    "slc": Entry("cluster", "SLC", lambda config: SlcMethod()),
+    "slc-seeded": Entry("cluster", "SLC from class means", lambda config: SlcMethod(seed_with_class_means=True)),
 }
 
 
