@@ -76,6 +76,16 @@ def strict_accuracy(y_true: Labels, y_pred: Labels, known_classes: KnownClasses,
     return Accuracy(_share(right), _share(right[old]), _share(right[~old]))
 
 
+def strict_matches(y_true: Labels, y_pred: Labels, known_classes: KnownClasses) -> Bools:
+    """Return which samples ``(N,)`` are right under the matching of ``strict_accuracy``.
+
+    >>> strict_matches([0, 0, 1], [5, 5, 5], known_classes=1).tolist()
+    [True, True, False]
+    """
+    truth, ids = _aligned(y_true, y_pred)
+    return _matched(truth, ids, _is_old(truth, known_classes), None)
+
+
 def greedy_accuracy(y_true: Labels, y_pred: Labels, known_classes: KnownClasses, top_k: int | None = None) -> Accuracy:
     """Return the accuracy with old and new samples matched apart ("v1"): a mixed id may be right in both.
 

@@ -6,6 +6,7 @@ plain lines elsewhere (``cli/display.py``). The default, ``SILENT``, does nothin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -45,6 +46,26 @@ class Silent:
 
     def note(self, message: str) -> None:
         """Ignore the remark."""
+
+
+class StageClock:
+    """Adds up the time that stages of some work take.
+
+    Attributes:
+        seconds: time spent by stage.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the time spent inside towards a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
 
 
 SILENT_TASK = SilentTask()

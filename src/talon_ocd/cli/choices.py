@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,11 +65,44 @@ def config_from(preset: str, family: str, file: Path | None, settings: list[str]
     base = TalonConfig.from_preset(preset, family)
     if file is not None:
         base = TalonConfig.from_toml(file, family, preset)
-    changes = dict(_setting(text) for text in settings or [])
+    changes = dict(setting(text) for text in settings or [])
     return base.override(**changes).override(**flags)
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def split_settings(
+    settings: Iterable[str] | None, methods: Collection[str]
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Part settings of the config from those of methods, which are written ``METHOD.NAME=VALUE``.
+
+    >>> split_settings(["margin=0.3", "phe.bits=16"], ["phe"])
+    (['margin=0.3'], {'phe': {'bits': 16}})
+    """
+    shared: list[str] = []
+    own: dict[str, dict[str, Any]] = {}
+    for text in settings or []:
+        name, value = setting(text)
+        owner, _, key = name.partition(".")
+        if key and owner in methods:
+            own.setdefault(owner, {})[key] = value
+        else:
+            shared.append(text)
+    return shared, own
+
+
+def sweep_values(text: str) -> tuple[str, list[Any]]:
+    """Return name and values of ``NAME=V1,V2,...``.
+
+    >>> sweep_values("online.threshold=0.5,0.6")
+    ('online.threshold', [0.5, 0.6])
+    """
+    name, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        raise ConfigError(f"--sweep {text!r}: write NAME=V1,V2,..., e.g. --sweep online.threshold=0.5,0.6.")
+    return name.strip(), [_value(value.strip()) for value in values.split(",")]
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Return name and value of ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text!r}: write NAME=VALUE, e.g. --set offline.margin=0.3.")

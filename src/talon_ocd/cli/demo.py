@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
@@ -19,10 +19,12 @@ from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import load_dataset
-from talon_ocd.evaluation.protocol import STREAMING, Run, run_protocol
+from talon_ocd.evaluation.protocol import STREAMING, Experiment
 from talon_ocd.evaluation.record import Record
+from talon_ocd.evaluation.splits import Indices
 from talon_ocd.images import ImageItem
-from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.methods import get_method
+from talon_ocd.online import Assignment, Decision
 from talon_ocd.progress import SILENT, Progress, Task
 from talon_ocd.saved import write_files
 from talon_ocd.talon import cache_for
@@ -58,7 +60,7 @@ class LiveTable:
             self._live.update(self._table(), refresh=True)
             self._live.stop()
 
-    def add(self, decision: Decision, item: ImageItem, stream: DiscoveryStream) -> None:
+    def add(self, decision: Decision, item: ImageItem) -> None:
         """Count one answer."""
         category = decision.category
         self._seen[category] += 1
@@ -125,36 +127,36 @@ def demo(
         f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.",
         highlight=False,
     )
+    method = get_method("talon", config)
+    progress = BeforeTheStream(progress_for(choices.err, quiet))
     with (
         cache_for(backbone, replace(config, seed=seed)) as cache,
         Record(output, len(data.known)) as record,
     ):
-        known_images = sum(item.label in data.known for item in data.items)
-        with LiveTable(len(data.known), len(data.items) - known_images // 2) as table:
+        experiment = Experiment(data, backbone, config.offline, seed, cache, progress=progress)
+        trained = experiment.fit(method.recipe, progress)
+        threshold, order = float(trained.facts["threshold"]), experiment.order()
+        with LiveTable(len(data.known), len(order)) as table:
 
-            def show(decision: Decision, item: ImageItem, stream: DiscoveryStream) -> None:
-                record.add(decision, item)
-                table.add(decision, item, stream)
+            def show(assignment: Assignment, positions: Indices) -> None:
+                made = experiment.decisions(assignment, positions, len(record.decisions), threshold)
+                for decision, position in zip(made, positions, strict=True):
+                    record.add(decision, experiment.items[position])
+                    table.add(decision, experiment.items[position])
 
-            progress = BeforeTheStream(progress_for(choices.err, quiet))
-            run = run_protocol(data, backbone, config, seed, cache, progress, on_decision=show)
-        metrics = {
-            **run.scores,
-            "seconds": round(time.perf_counter() - started, 1),
-            "command": choices.command_line(),
-        }
+            answers = experiment.run(method, trained, order, progress=progress, on_answers=show)
+        scores = experiment.score(answers)
+        seconds = round(time.perf_counter() - started, 1)
+        metrics = {"seed": seed, **scores, "threshold": threshold, "seconds": seconds}
+        metrics["command"] = choices.command_line()
         write_files(output, {"metrics.json": json.dumps(metrics, indent=2).encode()})
-        facts = {
-            "data": "scikit-learn digits",
-            "threshold": run.talon.threshold,
-            "seconds": metrics["seconds"],
-        }
-        record.finish("talon demo: handwritten digits", facts, config.to_dict(), run.scores)
-    _tell(run, output, metrics["seconds"])
+        facts = {"data": "scikit-learn digits", "threshold": threshold, "seconds": seconds}
+        record.finish("talon demo: handwritten digits", facts, config.to_dict(), scores)
+    _tell(scores, output, seconds)
 
 
-def _tell(run: Run, output: Path, seconds: float) -> None:
-    strict, found = run.scores["strict"], run.scores["categories"]
+def _tell(scores: dict[str, Any], output: Path, seconds: float) -> None:
+    strict, found = scores["strict"], scores["categories"]
     choices.out.print(
         f"strict accuracy {strict['all']:.1%} (known digits {strict['old']:.1%}, new digits {strict['new']:.1%}); "
         f"{found['found']} categories for {found['true']} digits; {seconds:.0f} s",

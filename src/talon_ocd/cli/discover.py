@@ -116,7 +116,7 @@ def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str,
     labels = [label for label in truth if label is not None]
     if not labels or len(labels) < len(truth) or not set(labels) & set(talon.names):
         return None
-    return score(labels, record.decisions, talon.names)
+    return score(labels, [decision.category for decision in record.decisions], talon.names)
 
 
 def _tell(summary: dict[str, Any], output: Path, console: Console, skipped: list[Skipped]) -> None:

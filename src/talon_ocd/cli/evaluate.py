@@ -1,8 +1,10 @@
-"""``talon evaluate``: split, fit, stream, score, over seeds."""
+"""``talon evaluate``: data sets x methods x labelled halves x stream orders under the protocol of the field."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -12,83 +14,153 @@ from rich.table import Table
 
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
-from talon_ocd.config import parse_adapt
+from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, nearest
-from talon_ocd.evaluation.datasets import Dataset, load_dataset
-from talon_ocd.evaluation.protocol import Run, default_cache_directory, results, run_protocol
+from talon_ocd.evaluation.datasets import load_dataset
+from talon_ocd.evaluation.grid import Cell, Grid, Plan
+from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_directory, summarise
 from talon_ocd.evaluation.record import Record
-from talon_ocd.evaluation.splits import SamplingRule
+from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
 from talon_ocd.images import display
+from talon_ocd.methods import get_method, list_methods
+from talon_ocd.methods.registry import REGISTRY, with_setting
 from talon_ocd.saved import make_folder, write_files
-from talon_ocd.talon import cache_for
 
 RESULTS = "results.json"
+SHOWN = ("strict", "greedy", "categories", "sizes")
 
 
 def evaluate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results.json and one folder a seed.")],
-    dataset: Annotated[str, typer.Option("--dataset", "-d", help="digits, glyphs or folder.")] = "digits",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for rows/ and results.json; resumable.")],
+    dataset: Annotated[
+        str, typer.Option("--dataset", "-d", help="Names with commas, e.g. digits or pets,cub.")
+    ] = "digits",
     root: Annotated[
-        Path | None, typer.Option("--root", help="With --dataset folder: a folder with one folder per class.")
+        list[str] | None,
+        typer.Option("--root", help="Where data sets are: a folder, or NAME=FOLDER for each. Default: $TALON_DATA."),
     ] = None,
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="Methods or groups with commas, e.g. talon,phe,ablation; all.")
+    ] = "talon",
     known: Annotated[
-        str | None,
-        typer.Option("--known", help="How many classes (sorted by name) are known, or a file that lists them."),
+        str | None, typer.Option("--known", help="How many classes are known, or a file that lists them.")
     ] = None,
     classes: Annotated[int, typer.Option("--classes", min=2, help="With --dataset glyphs: how many classes.")] = 100,
     backbone: choices.BackboneOption = "efficientnet-lite0",
     preset: choices.PresetOption = "default",
-    seeds: Annotated[
-        str, typer.Option("--seeds", help="Seeds, e.g. 0,1,2; each draws labelled half, training and order.")
-    ] = "0,1,2",
-    epochs: choices.EpochsOption = None,
-    threshold: Annotated[str | None, typer.Option("--threshold", help="auto or a number.")] = None,
-    adapt: Annotated[str | None, typer.Option("--adapt", help="prototypes,encoder, one of them, or none.")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Labelled halves, e.g. 0,1,2; a seed also trains.")] = "0,1,2",
+    orders: Annotated[int, typer.Option("--orders", min=1, help="Stream orders of each labelled half.")] = 1,
+    order: Annotated[
+        str, typer.Option("--order", help="shuffled (seeded) or dataset (sorted by class in most).")
+    ] = "shuffled",
     sampling: Annotated[str, typer.Option("--sampling", help="How the labelled half is drawn: gcd or talon.")] = "gcd",
+    epochs: choices.EpochsOption = None,
+    threshold: Annotated[str | None, typer.Option("--threshold", help="Of the TALON family: auto or a number.")] = None,
+    adapt: Annotated[
+        str | None, typer.Option("--adapt", help="Of talon: prototypes,encoder, one of them, none.")
+    ] = None,
     image_size: choices.ImageSizeOption = None,
     aspect: choices.AspectOption = None,
     config: choices.ConfigOption = None,
     settings: choices.SetOption = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep", help="NAME=V1,V2,...: every method once for each value, e.g. online.threshold=0.5,0.6."
+        ),
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write decisions and a page of pictures a row.")
+    ] = False,
     quiet: choices.QuietOption = False,
 ) -> None:
-    """Measure discovery on a labelled data set under the protocol of the field."""
-    data = load_dataset(dataset, root, known, classes)
+    """Measure discovery on labelled data sets: every method under exactly the same protocol."""
+    names = _methods(method)
     encoder = choices.backbone_from(backbone, image_size, aspect)
+    shared, own = choices.split_settings(settings, REGISTRY)
     full = choices.config_from(
-        preset, encoder.family, config, settings,
+        preset, encoder.family, config, shared,
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
     )  # fmt: skip
+    cells = [cell for name in names for cell in _cells(name, full, epochs, adapt is not None, own, sweep or [])]
+    plan = Plan(cells, full, _seeds(seeds), orders, cast(StreamOrder, _one_of("--order", order, StreamOrder)),
+                cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule)))  # fmt: skip
+    data = [load_dataset(name, _root(name, root or []), known, classes) for name in _words(dataset)]
     progress = progress_for(choices.err, quiet)
-    rule, numbers = _rule(sampling), _seeds(seeds)
+    for note in (f"{found.name}: {note}" for found in data for note in found.notes):
+        progress.note(note)
     make_folder(output)
     (output / RESULTS).unlink(missing_ok=True)  # of an earlier run: it would not tell of this one
-    runs: list[Run] = []
-    commit = choices.commit()  # of the code that is loaded now; the checkout may move while this runs
-    for seed in numbers:
-        progress.note(f"seed {seed}")
-        with (
-            cache_for(encoder, replace(full, seed=seed), default_cache_directory()) as cache,
-            Record(output / f"seed-{seed}", len(data.known)) as record,
-        ):
-            run = run_protocol(
-                data, encoder, full, seed, cache, progress, rule,
-                lambda decision, item, stream, record=record: record.add(decision, item),  # type: ignore[misc]
-            )  # fmt: skip
-            runs.append(run)
-            for skipped in run.skipped:
-                record.skip(skipped)
-            record.known = len(run.talon.names)  # the labelled half may miss a known class that has few images
-            record.finish(f"{data.name}, seed {seed}", _facts(run), full.to_dict(), run.scores)
-        content = results(data, encoder, full, runs, choices.command_line(), commit)
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        write_files(output, {RESULTS: text.encode("utf-8", "backslashreplace")})
-    _tell(content, data, output)
+    about = {"command": choices.command_line(), "commit": choices.commit()}
+    grid = Grid(plan, encoder, output, about, default_cache_directory(), progress)
+    if report:
+        grid.on_stream = lambda *told: _report(output, *told)
+    rows = grid.run(data)
+    text = json.dumps(rows, ensure_ascii=False)
+    write_files(output, {RESULTS: text.encode("utf-8", "backslashreplace")})
+    _tell(rows, output)
 
 
-def _rule(text: str) -> SamplingRule:
-    if text not in get_args(SamplingRule):
-        raise ConfigError(f"--sampling {text!r} is not known; use gcd or talon.{nearest(text, get_args(SamplingRule))}")
-    return cast(SamplingRule, text)
+def _methods(text: str) -> list[str]:
+    """Return the names that are meant; a group stands for its methods."""
+    return list(dict.fromkeys(name for word in _words(text) for name in list_methods(word)))
+
+
+def _cells(
+    name: str,
+    config: TalonConfig,
+    epochs: int | None,
+    adapt_given: bool,
+    own: dict[str, dict[str, Any]],
+    sweep: list[str],
+) -> list[Cell]:
+    """Return a method with the settings asked for, once for every combination of swept values."""
+    swept = [choices.sweep_values(text) for text in sweep]
+    cells = []
+    for values in itertools.product(*(choice for _, choice in swept)):
+        variant = dict(zip((key for key, _ in swept), values, strict=True))
+        shared, mine = choices.split_settings([f"{key}={value}" for key, value in variant.items()], REGISTRY)
+        if any(other != name for other in mine):
+            continue
+        varied = config.override(**dict(choices.setting(text) for text in shared))
+        built = get_method(name, varied)
+        if name == "talon" and adapt_given:
+            built = with_setting(built, "adapt", config.online.adapt)
+        if epochs is not None:
+            built = replace(built, recipe=built.recipe.with_epochs(epochs))
+        for key, value in {**own.get(name, {}), **mine.get(name, {})}.items():
+            built = with_setting(built, key, value)
+        cells.append(Cell(name, built, variant))
+    return cells
+
+
+def _root(name: str, roots: list[str]) -> Path | None:
+    """Return where a data set is: ``NAME=FOLDER`` goes before ``FOLDER``, that before ``$TALON_DATA``."""
+    pairs = dict(text.split("=", 1) for text in roots if "=" in text and not Path(text).exists())
+    plain = [text for text in roots if "=" not in text or Path(text).exists()]
+    if len(plain) > 1:
+        raise ConfigError(f"--root is given {len(plain)} times; write --root NAME=FOLDER for each data set.")
+    if name in pairs:
+        return Path(pairs[name])
+    if plain:
+        return Path(plain[0])
+    usual = os.environ.get("TALON_DATA")
+    return Path(usual) if usual and name not in ("digits", "glyphs", "folder") else None
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise ConfigError(f"{text!r}: give at least one name; several are separated by commas.")
+    return list(dict.fromkeys(words))
+
+
+def _one_of(option: str, text: str, kind: Any) -> str:
+    if text not in get_args(kind):
+        raise ConfigError(
+            f"{option} {text!r} is not known; use {' or '.join(get_args(kind))}.{nearest(text, get_args(kind))}"
+        )
+    return text
 
 
 def _seeds(text: str) -> list[int]:
@@ -101,28 +173,40 @@ def _seeds(text: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    return {
-        "seed": run.scores["seed"],
-        "threshold": run.scores["threshold"],
-        "command": choices.command_line(),
-    }
+def _report(
+    output: Path, experiment: Experiment, cell: Cell, number: int, answers: Answers, row: dict[str, Any]
+) -> None:
+    """Write decisions, summary and report of one stream."""
+    folder = output / "reports" / experiment.dataset.name.replace(":", "-") / cell.label
+    with Record(folder / f"seed-{experiment.seed}-{number}", len(experiment.labelled.names)) as record:
+        made = experiment.decisions(answers.assignment, answers.order, 0, answers.threshold)
+        for decision, position in zip(made, answers.order, strict=True):
+            record.add(decision, experiment.items[position])
+        for skipped in experiment.skipped:
+            record.skip(skipped)
+        facts = {"method": row["method"], "seed": row["seed"], "threshold": row["threshold"], "command": row["command"]}
+        title = f"{row['dataset']}, {row['title']}, seed {row['seed']}, order {number}"
+        record.finish(title, facts, row["settings"], row)
 
 
-def _tell(content: dict[str, Any], data: Dataset, output: Path) -> None:
-    table = Table(title=f"{data.name}, {content['backbone']['name']}, preset {content['preset']}")
-    for column in ("", "All", "Old", "New"):
-        table.add_column(column, justify="right" if column else "left")
-    mean, std = content["mean"], content["std"]
-    for protocol in ("strict", "greedy"):
+def _tell(rows: list[dict[str, Any]], output: Path) -> None:
+    """Print mean and spread for each data set and method; ``talon tables`` has the tables of the paper."""
+    table = Table(title=f"{rows[0]['backbone']}, preset {rows[0]['preset']}")
+    columns = ("data set", "method", "Strict All", "Old", "New", "Greedy All", "categories", "old share", "runs")
+    for column in columns:
+        table.add_column(column, justify="left" if column in columns[:2] else "right")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        swept = (f"{name}={value}" for name, value in row["variant"].items())
+        groups.setdefault((row["dataset"], " ".join([row["method"], *swept])), []).append(row)
+    for (data, name), members in groups.items():
+        found = summarise([{key: member[key] for key in SHOWN} for member in members])
+        mean, std = found["mean"], found["std"]
         cells = [
-            f"{100 * mean[protocol][part]:.1f} ± {100 * std[protocol][part]:.1f}" for part in ("all", "old", "new")
+            f"{100 * mean[protocol][part]:.1f} ± {100 * std[protocol][part]:.1f}"
+            for protocol, part in (("strict", "all"), ("strict", "old"), ("strict", "new"), ("greedy", "all"))
         ]
-        table.add_row(protocol.capitalize(), *cells)
+        count = f"{mean['categories']['found']:.0f} of {mean['categories']['true']:.0f}"
+        table.add_row(data, name, *cells, count, f"{mean['sizes']['old_share']:.3f}", str(len(members)))
     choices.out.print(table)
-    found, true = mean["categories"]["found"], mean["categories"]["true"]
-    choices.out.print(
-        f"categories found {found:.0f} (true {true:.0f}), threshold {mean['threshold']:.3f}, "
-        f"old share of the stream {mean['sizes']['old_share']:.3f}, {len(content['runs'])} seeds"
-    )
     choices.out.print(f"results: {display(output / RESULTS)}", soft_wrap=True, markup=False, highlight=False)

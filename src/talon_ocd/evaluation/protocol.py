@@ -1,97 +1,188 @@
-"""The protocol of the field: split, fit, stream, score; mean and spread over seeds (layer: evaluation; section 6)."""
+"""The protocol of the field: split, fit, stream, score (layer: evaluation; section 6).
+
+An ``Experiment`` is one data set with one labelled half. Every method is given the same: trunk outputs of the labelled
+images with their labels, then those of the stream without. Truth and file names stay here.
+"""
 
 from __future__ import annotations
 
-import copy
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from talon_ocd import __version__
 from talon_ocd.backbones import Backbone
-from talon_ocd.config import TalonConfig
+from talon_ocd.config import OfflineConfig
 from talon_ocd.evaluation.datasets import Dataset
-from talon_ocd.evaluation.splits import SamplingRule, Split, split
+from talon_ocd.evaluation.splits import Indices, SamplingRule, StreamOrder, split, stream_order
 from talon_ocd.images import ImageItem, Skipped
-from talon_ocd.metrics import category_counts, fragmentation, greedy_accuracy, strict_accuracy
-from talon_ocd.offline import TrunkCache, TrunkOutputs
-from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.methods import FrozenStream, Method, MethodStream, Recipe, Trained
+from talon_ocd.methods.streams import joined
+from talon_ocd.metrics import category_counts, fragmentation, greedy_accuracy, strict_accuracy, strict_matches
+from talon_ocd.offline import Labelled, TrunkCache
+from talon_ocd.online import Assignment, Decision, decisions
 from talon_ocd.progress import SILENT, Progress
-from talon_ocd.talon import Talon
 
 STREAMING = "Streaming"
 """What the progress calls the stream."""
-OnDecision = Callable[[Decision, ImageItem, DiscoveryStream], None]
+BATCH = 64
+"""Images that a stream is handed at a time; the answers don't depend on it, but whole adaptation intervals are fast."""
+POINTS = 20
+"""Points of the curves along the stream."""
+OnAnswers = Callable[[Assignment, Indices], None]
+"""Told every batch of answers with the positions of its images among the items of the experiment."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """One seed: the fitted model, what it answered, and the scores as plain data."""
+class Answers:
+    """What a stream answered: ``order`` ``(N,)`` are the positions of its images among the items."""
 
-    talon: Talon
-    split: Split
-    decisions: list[Decision]
-    truth: list[str]
-    scores: dict[str, Any]
-    skipped: list[Skipped]
-    """Images of the data set that could not be used."""
-
-
-def run_protocol(
-    dataset: Dataset,
-    backbone: Backbone,
-    config: TalonConfig,
-    seed: int,
-    cache: TrunkCache,
-    progress: Progress = SILENT,
-    rule: SamplingRule = "gcd",
-    on_decision: OnDecision = lambda decision, item, stream: None,
-) -> Run:
-    """Run one seed: it draws the labelled half, the training, the rehearsal and the order of the stream."""
-    outputs = cache.outputs(dataset.items, 0, progress)
-    items = [dataset.items[i] for i in outputs.kept]
-    parts = split(items, dataset.known, seed, rule)
-    talon = Talon(copy.deepcopy(backbone), replace(config, seed=seed))
-    started = time.perf_counter()
-    talon.fit([items[i] for i in parts.labelled], cache=cache, progress=progress)
-    fitted = time.perf_counter()
-    decisions = _stream(talon, items, outputs, parts.stream, progress, on_decision)
-    timings = {"fit_seconds": fitted - started, "stream_seconds": time.perf_counter() - fitted}
-    truth = [str(items[i].label) for i in parts.stream]
-    scores = {"seed": seed, **score(truth, decisions, dataset.known)}
-    scores["categories"]["memory"] = len(talon.names) + sum(decision.verdict == "new" for decision in decisions)
-    scores["threshold"] = talon.threshold
-    scores["epochs"] = talon.report["training"]["epochs"]  # 0 where rehearsals kept the pre-trained features
-    scores["sizes"] = _sizes(parts, truth, dataset, len(dataset.items) - len(items))
-    scores["timings"] = timings
-    scores["angles"] = {when: talon.report[f"angles_{when}"] for when in ("before", "after")}
-    if "calibration" in talon.report:
-        scores["timings"]["rehearsal_seconds"] = talon.report["calibration"]["seconds"]
-    return Run(talon, parts, decisions, truth, scores, [*dataset.skipped, *outputs.skipped])
+    assignment: Assignment
+    order: Indices
+    memory: int
+    """Categories in memory at the end."""
+    threshold: float
+    seconds: dict[str, float]
 
 
-def score(truth: Sequence[str], decisions: Sequence[Decision], known: Sequence[str]) -> dict[str, Any]:
-    """Return both protocols, the number of categories and the fragmentation of answers with known truth."""
-    ids = np.array([decision.category for decision in decisions], dtype=np.int64)
-    labels = np.array(truth)
+class Experiment:
+    """One data set with one labelled half.
+
+    Attributes:
+        items: the images of the data set that can be used.
+        labelled: what methods learn from.
+        rest: positions of the stream's images among the items, in data set order.
+        truth: the class of every item.
+        skipped: images that can't be used.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        backbone: Backbone,
+        offline: OfflineConfig,
+        seed: int,
+        cache: TrunkCache,
+        rule: SamplingRule = "gcd",
+        progress: Progress = SILENT,
+    ) -> None:
+        self.dataset, self.backbone, self.seed, self.rule = dataset, backbone, seed, rule
+        self._outputs = cache.outputs(dataset.items, 0, progress)
+        self.items: list[ImageItem] = [dataset.items[i] for i in self._outputs.kept]
+        parts = split(self.items, dataset.known, seed, rule)
+        self.rest: Indices = parts.rest
+        chosen = [self.items[i] for i in parts.labelled]
+        self.labelled = Labelled.from_items(chosen, backbone, offline, cache, progress)
+        self.truth = np.array([str(item.label) for item in self.items])
+        self.skipped: list[Skipped] = [*dataset.skipped, *self._outputs.skipped]
+
+    def fit(self, recipe: Recipe, progress: Progress = SILENT) -> Trained:
+        """Train a recipe on the labelled half; its report says how long it took."""
+        started = time.perf_counter()
+        trained = recipe.fit(self.backbone, self.labelled, self.seed, progress)
+        trained.report["fit_seconds"] = time.perf_counter() - started
+        return trained
+
+    def order(self, kind: StreamOrder = "shuffled", number: int = 0) -> Indices:
+        """Return the stream in one of its orders."""
+        return stream_order(self.rest, kind, self.seed, number)
+
+    def features(self, method: Method, trained: Trained) -> Tensor | None:
+        """Return what a method's streams decide on, for all images of the stream in data set order.
+
+        It is the same for all orders, unless the method's network learns from the stream: then there is none.
+        """
+        stream = method.stream(trained)
+        if not isinstance(stream, FrozenStream):
+            return None
+        parts = torch.from_numpy(self.rest).split(4 * BATCH)
+        return torch.cat([stream.encode(self._outputs.take(part)) for part in parts])
+
+    def run(
+        self,
+        method: Method,
+        trained: Trained,
+        order: Indices,
+        features: Tensor | None = None,
+        progress: Progress = SILENT,
+        on_answers: OnAnswers = lambda assignment, positions: None,
+    ) -> Answers:
+        """Stream images in ``order``; ``features`` are those of ``features``, computed once for all orders."""
+        stream = method.stream(trained)
+        parts: list[Assignment] = []
+        started = time.perf_counter()
+        with progress.task(STREAMING, len(order)) as task:
+            for start in range(0, len(order), BATCH):
+                positions = order[start : start + BATCH]
+                parts.append(self._answer(stream, positions, features))
+                on_answers(parts[-1], positions)
+                task.advance(len(positions), categories=stream.size)
+        stream.flush()
+        seconds = {f"{stage}_seconds": spent for stage, spent in stream.clock.seconds.items()}
+        seconds["stream_seconds"] = time.perf_counter() - started
+        return Answers(joined(parts), order, stream.size, stream.threshold, seconds)
+
+    def _answer(self, stream: MethodStream, positions: Indices, features: Tensor | None) -> Assignment:
+        if features is None:
+            return stream.observe(self._outputs.take(torch.from_numpy(positions)))
+        assert isinstance(stream, FrozenStream)
+        with stream.clock("decide"):
+            return stream.place(features[torch.from_numpy(np.searchsorted(self.rest, positions))])
+
+    def score(self, answers: Answers) -> dict[str, Any]:
+        """Return every figure of a stream's answers, as plain data."""
+        truth, ids, known = self.truth[answers.order], answers.assignment.ids, self.dataset.known
+        scores = score(truth, ids, known)
+        scores["categories"]["memory"] = answers.memory
+        old = np.isin(truth, known)
+        scores["sizes"] = {
+            "labelled": len(self.labelled),
+            "stream": len(truth),
+            "stream_old": int(old.sum()),
+            "old_share": float(old.mean()) if len(old) else 0.0,
+            "known_classes": len(known),
+            "skipped": len(self.skipped),
+        }
+        scores["along"] = along(truth, ids, known)
+        return scores
+
+    def decisions(self, assignment: Assignment, positions: Indices, first: int, threshold: float) -> list[Decision]:
+        """Turn answers into decisions with names and sources."""
+        sources = [self.items[i].source for i in positions]
+        return decisions(assignment, sources, first, self.labelled.names, threshold)
+
+
+def score(truth: Any, ids: Any, known: Sequence[str]) -> dict[str, Any]:
+    """Return both protocols, the number of categories and the fragmentation of ids ``(N,)`` with known truth."""
     return {
-        "strict": asdict(strict_accuracy(labels, ids, known)),
-        "greedy": asdict(greedy_accuracy(labels, ids, known)),
-        "categories": asdict(category_counts(labels, ids)),
-        "fragmentation": asdict(fragmentation(labels, ids)),
+        "strict": asdict(strict_accuracy(truth, ids, known)),
+        "greedy": asdict(greedy_accuracy(truth, ids, known)),
+        "categories": asdict(category_counts(truth, ids)),
+        "fragmentation": asdict(fragmentation(truth, ids)),
     }
 
 
+def along(truth: Any, ids: Any, known: Sequence[str]) -> dict[str, list[float]]:
+    """Return how accuracy went along the stream, under the matching of its end: of the first n answers, 20 times."""
+    right, old = strict_matches(truth, ids, known), np.isin(truth, known)
+    ends = np.unique(np.linspace(0, len(ids), POINTS + 1).astype(int)[1:])
+    curves: dict[str, list[float]] = {"answered": ends.tolist(), "categories": []}
+    for end in ends.tolist():
+        curves["categories"].append(len(np.unique(ids[:end])))
+    for name, part in (("all", np.ones_like(old)), ("old", old), ("new", ~old)):
+        seen, hits = part.cumsum(), (right & part).cumsum()
+        curves[f"strict_{name}"] = [float(hits[end - 1] / max(seen[end - 1], 1)) for end in ends.tolist()]
+    return curves
+
+
 def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and sample standard deviation over runs, in the shape of a run.
+    """Return mean and sample standard deviation of all numbers over runs, in the shape of a run.
 
     >>> summarise([{"strict": {"all": 0.5}}, {"strict": {"all": 0.7}}])["mean"]
     {'strict': {'all': 0.6}}
@@ -99,69 +190,6 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "mean": _reduce(runs, lambda values: float(np.round(np.mean(values), 10))),
         "std": _reduce(runs, lambda values: float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
-    }
-
-
-def results(
-    dataset: Dataset,
-    backbone: Backbone,
-    config: TalonConfig,
-    runs: Sequence[Run],
-    command: str,
-    commit: str | None,
-) -> dict[str, Any]:
-    """Return everything that a reader of the figures needs, as plain data: the content of ``results.json``."""
-    scores = [run.scores for run in runs]
-    return {
-        "dataset": {"name": dataset.name, "images": len(dataset.items), "known": list(dataset.known)},
-        "backbone": {"name": backbone.name, "preprocessing": backbone.preprocessing.to_dict()},
-        "preset": config.preset,
-        "seeds": [run["seed"] for run in scores],
-        "runs": scores,
-        **summarise(scores),
-        "units": "accuracies are fractions between 0 and 1; std is the sample standard deviation over runs",
-        "config": config.to_dict(),
-        "command": command,
-        "commit": commit,
-        "versions": {
-            "talon-ocd": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-    }  # fmt: skip
-
-
-def _stream(
-    talon: Talon,
-    items: Sequence[ImageItem],
-    outputs: TrunkOutputs,
-    order: npt.NDArray[np.int64],
-    progress: Progress,
-    on_decision: OnDecision,
-) -> list[Decision]:
-    stream, every = talon.stream(), talon.config.online.adapt_every
-    decisions: list[Decision] = []
-    with progress.task(STREAMING, len(order)) as task:
-        for start in range(0, len(order), every):
-            part = order[start : start + every]
-            answers = stream.observe_hidden(outputs.take(torch.from_numpy(part), 0), [items[i].source for i in part])
-            for decision, i in zip(answers, part, strict=True):
-                on_decision(decision, items[i], stream)
-            decisions += answers
-            task.advance(len(part), categories=stream.memory.size)
-    stream.flush()
-    return decisions
-
-
-def _sizes(parts: Split, truth: Sequence[str], dataset: Dataset, skipped: int) -> dict[str, float]:
-    known = set(dataset.known)
-    old = sum(label in known for label in truth)
-    return {
-        "labelled": len(parts.labelled),
-        "stream": len(truth),
-        "stream_old": old,
-        "old_share": old / len(truth) if truth else 0.0,
-        "known_classes": len(known),
-        "skipped": skipped + len(dataset.skipped),
     }
 
 

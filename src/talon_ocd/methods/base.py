@@ -68,8 +68,12 @@ class Recipe(ABC):
     @property
     def key(self) -> str:
         """A checksum of the settings: recipes with equal keys train the same."""
-        text = json.dumps([type(self).__name__, asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return checksum([type(self).__name__, asdict(self)])
+
+    @property
+    def trains(self) -> bool:
+        """Does it need random views of the labelled images?"""
+        return getattr(self, "epochs", 0) > 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,11 @@ class Method(ABC):
     def settings(self) -> dict[str, Any]:
         """Return all settings as plain data, those of the recipe included."""
         return {**asdict(self), "recipe": {"kind": type(self.recipe).__name__, **asdict(self.recipe)}}
+
+
+def checksum(facts: Any) -> str:
+    """Return a short checksum of plain data."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def finish(network: nn.Module) -> None:

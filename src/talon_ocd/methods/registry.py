@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError, nearest
@@ -13,6 +14,7 @@ from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.phe import PheMethod, PheRecipe
 from talon_ocd.methods.slc import SlcMethod
+from talon_ocd.methods.sync import SyncMethod
 from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
 
 Build = Callable[[TalonConfig], Method]
@@ -61,16 +63,17 @@ REGISTRY: dict[str, Entry] = {
     "smile-32": Entry("hash", "SMILE, 32 bits", lambda config: HashMethod(SmileRecipe(bits=32))),
     "smile-64": Entry("hash", "SMILE, 64 bits", lambda config: HashMethod(SmileRecipe(bits=64))),
     "base-hash": Entry("hash", "BaseHash", lambda config: HashMethod(HashRecipe())),
-    "rankstat": Entry("hash", "RankStat", lambda config: RankStatMethod()),
     "phe": Entry("hash", "PHE", lambda config: PheMethod()),
     "phe-legacy": Entry("hash", "PHE (released comparison)", lambda config: PheMethod(alphabet="legacy")),
     "phe-16": Entry("hash", "PHE, 16 bits", lambda config: PheMethod(PheRecipe(bits=16))),
     "phe-32": Entry("hash", "PHE, 32 bits", lambda config: PheMethod(PheRecipe(bits=32))),
     "phe-64": Entry("hash", "PHE, 64 bits", lambda config: PheMethod(PheRecipe(bits=64))),
+    "rankstat": Entry("hash", "RankStat", lambda config: RankStatMethod()),
     "wta": Entry("hash", "WTA", lambda config: WtaMethod()),
     "mldg": Entry("hash", "MLDG", lambda config: HashMethod(MldgRecipe())),
     "slc": Entry("cluster", "SLC", lambda config: SlcMethod()),
     "slc-seeded": Entry("cluster", "SLC from class means", lambda config: SlcMethod(seed_with_class_means=True)),
+    "sync": Entry("cluster", "SynC", lambda config: SyncMethod()),
 }
 
 
@@ -81,6 +84,26 @@ def get_method(name: str, config: TalonConfig | None = None) -> Method:
     ('prototypes',)
     """
     return entry(name).build(config or TalonConfig())
+
+
+def with_setting(method: Method, name: str, value: Any) -> Method:
+    """Return a method with one setting changed: one of its own, or of its recipe.
+
+    >>> with_setting(get_method("talon"), "closed", True).closed
+    True
+    """
+    own, trained = (
+        [setting.name for setting in fields(part) if setting.name != "recipe"] for part in (method, method.recipe)
+    )
+    if name not in (*own, *trained):
+        raise ConfigError(f"{type(method).__name__} has no setting {name!r}.{nearest(name, [*own, *trained])}")
+    part = method if name in own else method.recipe
+    kinds = (type(getattr(part, name)), int) if isinstance(getattr(part, name), float) else (type(getattr(part, name)),)
+    if getattr(part, name) is not None and not isinstance(value, kinds):
+        raise ConfigError(f"{name}={value!r}: {name} must be like {getattr(part, name)!r}.")
+    if name in own:
+        return replace(method, **{name: value})
+    return replace(method, recipe=replace(method.recipe, **{name: value}))
 
 
 def entry(name: str) -> Entry:

@@ -7,11 +7,8 @@ all orders of a stream. ``OneByOneStream`` asks for a match and founds or joins;
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +18,7 @@ from torch import Tensor, nn
 
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK
+from talon_ocd.progress import StageClock
 
 Vector = npt.NDArray[Any]
 
@@ -31,12 +29,12 @@ class MethodStream(ABC):
     Attributes:
         known: number of known classes.
         threshold: what a similarity must reach to join, in the method's own unit.
-        seconds: time spent by stage (``encode``, ``decide``, ``adapt``).
+        clock: time spent by stage (``encode``, ``decide``, ``adapt``).
     """
 
     def __init__(self, known: int, threshold: float) -> None:
         self.known, self.threshold = known, threshold
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.clock = StageClock()
 
     @property
     @abstractmethod
@@ -62,13 +60,6 @@ class MethodStream(ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on where the stream that gave ``state`` was."""
-
-    @contextmanager
-    def clock(self, stage: str) -> Iterator[None]:
-        """Count the time spent inside towards a stage."""
-        started = time.perf_counter()
-        yield
-        self.seconds[stage] += time.perf_counter() - started
 
 
 class FrozenStream(MethodStream):

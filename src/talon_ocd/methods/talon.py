@@ -6,7 +6,7 @@ All rows with the same classifier share one fit: they differ in what their strea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from talon_ocd.backbones import Backbone
 from talon_ocd.config import Adaptation, OnlineConfig, TalonConfig
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.methods.adapters import ADAPTERS
-from talon_ocd.methods.base import Method, Recipe, Trained, finish
+from talon_ocd.methods.base import Method, Recipe, Trained, checksum, finish
 from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream, joined
 from talon_ocd.offline import Fitting, Labelled
@@ -45,6 +45,18 @@ class TalonRecipe(Recipe):
         facts = {"prototypes": fitted.memory.prototypes.clone(), "threshold": torch.tensor(fitted.threshold).double()}
         return Trained(backbone, network, facts, fitted.names, fitted.report)
 
+    @property
+    def key(self) -> str:
+        """A checksum of what training depends on: the stream's settings only matter where they are rehearsed."""
+        config = self.config
+        rehearsed = (config.calibration, config.online) if config.online.threshold == "auto" else ()
+        return checksum([type(self).__name__, *(asdict(part) for part in (config.offline, *rehearsed))])
+
+    @property
+    def trains(self) -> bool:
+        """Does it need random views?"""
+        return self.config.offline.epochs > 0
+
     def with_epochs(self, epochs: int) -> TalonRecipe:
         """Return this recipe with another length of training."""
         return replace(self, config=self.config.override(epochs=epochs))
@@ -68,8 +80,10 @@ class TalonMethod(Method):
 
     def stream(self, trained: Trained) -> MethodStream:
         """Open a stream with its own memory and head."""
-        threshold = NEVER if self.closed else float(trained.facts["threshold"])
-        online = replace(self.recipe.config.online, threshold=threshold)
+        online = self.recipe.config.online
+        if self.closed or online.threshold == "auto":
+            threshold = NEVER if self.closed else float(trained.facts["threshold"])
+            online = replace(online, threshold=threshold)
         if self.adapt is not None:
             online = replace(online, adapt=self.adapt)
         memory = PrototypeMemory(trained.facts["prototypes"])
@@ -87,6 +101,7 @@ class AdaptiveStream(MethodStream):
         loss = ADAPTERS[adapter](trained.network.head, online)
         encoder = trained.backbone.with_head(trained.network.head)
         self.images = DiscoveryStream(encoder, memory, online, trained.names, loss)
+        self.clock = self.images.clock
 
     @property
     def size(self) -> int:

@@ -77,8 +77,10 @@ class Fitting:
             self.backbone.head, self.parameters, self.views, self.labels, initial,
             replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
         )  # fmt: skip
+        trained = time.perf_counter()
         after = encode(self.backbone.head, self.outputs).cpu()
         prototypes = class_means(after, self.labels, len(self.names))
+        report["prototype_seconds"] = time.perf_counter() - trained
         report["angles_after"] = self._angles(after, prototypes)
         report["training"] = training.to_dict()
         report["seconds"] = time.perf_counter() - started

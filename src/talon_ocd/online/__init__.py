@@ -1,7 +1,7 @@
 """Online: decide, remember and adapt while images arrive."""
 
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter, adaptation_loss, entropy
-from talon_ocd.online.decision import Decision, Verdict, discovered_name
+from talon_ocd.online.decision import Decision, Verdict, decisions, discovered_name
 from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
 from talon_ocd.online.rules import Assignment, CosineRule
 from talon_ocd.online.stream import DiscoveryStream, Picture
@@ -18,6 +18,7 @@ __all__ = [
     "Picture",
     "Verdict",
     "adaptation_loss",
+    "decisions",
     "discovered_name",
     "entropy",
     "matrix",

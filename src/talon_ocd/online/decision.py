@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from talon_ocd.online.rules import Assignment
 
 Verdict = Literal["known", "discovered", "new"]
 
@@ -38,6 +41,43 @@ class Decision:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: one line of ``decisions.jsonl``."""
         return asdict(self)
+
+
+def decisions(
+    assignment: Assignment, sources: Sequence[str], first: int, names: Sequence[str], threshold: float
+) -> list[Decision]:
+    """Turn answers into decisions: ``names`` are those of the known classes, ``first`` is the index of the first."""
+    columns = zip(
+        sources,
+        assignment.ids.tolist(),
+        assignment.founded.tolist(),
+        assignment.similarities.tolist(),
+        assignment.runner_ups.tolist(),
+        assignment.runner_up_similarities.tolist(),
+        strict=True,
+    )
+    return [
+        Decision(
+            first + offset, source, category, category_name(category, names), _verdict(category, founded, len(names)),
+            similarity, threshold, runner_up, runner_up_similarity,
+        )
+        for offset, (source, category, founded, similarity, runner_up, runner_up_similarity) in enumerate(columns)
+    ]  # fmt: skip
+
+
+def category_name(category: int, names: Sequence[str]) -> str:
+    """Return the name of a category, given those of the known classes.
+
+    >>> category_name(0, ["cat", "dog"]), category_name(2, ["cat", "dog"])
+    ('cat', 'discovered-1')
+    """
+    return names[category] if category < len(names) else discovered_name(category - len(names) + 1)
+
+
+def _verdict(category: int, founded: bool, known: int) -> Verdict:
+    if founded:
+        return "new"
+    return "known" if category < known else "discovered"
 
 
 def discovered_name(number: int) -> str:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from talon_ocd.config import OnlineConfig
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import Groups, PrototypeMemory, refine
-from talon_ocd.online.decision import Decision, Verdict, discovered_name
+from talon_ocd.online.decision import Decision, category_name, decisions
 from talon_ocd.online.rules import Assignment, CosineRule
 
 FeatureArray = Tensor | npt.NDArray[np.floating]
@@ -53,8 +53,7 @@ class FeatureStream:
 
     def name(self, category: int) -> str:
         """Return the name of a category."""
-        known = self.memory.known
-        return self._names[category] if category < known else discovered_name(category - known + 1)
+        return category_name(category, self._names)
 
     def decide(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
         """Answer one vector ``(D,)`` without learning anything from it."""
@@ -111,39 +110,19 @@ class FeatureStream:
 
     def decisions(self, assignment: Assignment, sources: Sequence[str], first: int) -> list[Decision]:
         """Turn answers into decisions with names; ``first`` is the index of the first one."""
-        columns = zip(
-            sources,
-            assignment.ids.tolist(),
-            assignment.founded.tolist(),
-            assignment.similarities.tolist(),
-            assignment.runner_ups.tolist(),
-            assignment.runner_up_similarities.tolist(),
-            strict=True,
-        )
-        return [
-            Decision(
-                first + offset, source, category, self.name(category), self._verdict(category, founded),
-                similarity, self.rule.threshold, runner_up, runner_up_similarity,
-            )
-            for offset, (source, category, founded, similarity, runner_up, runner_up_similarity) in enumerate(columns)
-        ]  # fmt: skip
+        return decisions(assignment, sources, first, self._names, self.rule.threshold)
 
     def _observe(self, features: Tensor, sources: list[str]) -> list[Decision]:
-        decisions: list[Decision] = []
-        while len(decisions) < len(features):
-            start = len(decisions)
+        answers: list[Decision] = []
+        while len(answers) < len(features):
+            start = len(answers)
             end = start + min(self.room, CHUNK)
             first = self.answered
             assignment = self.place(features[start:end])
-            decisions += self.decisions(assignment, sources[start:end], first)
+            answers += self.decisions(assignment, sources[start:end], first)
             if self.room == 0:
                 self.adapt()
-        return decisions
-
-    def _verdict(self, category: int, founded: bool) -> Verdict:
-        if founded:
-            return "new"
-        return "known" if category < self.memory.known else "discovered"
+        return answers
 
     def _unit(self, features: Tensor) -> Tensor:
         if features.shape[1] != self.memory.feature_size:

@@ -25,6 +25,7 @@ from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter
 from talon_ocd.online.decision import Decision
 from talon_ocd.online.feature_stream import FeatureStream, section
 from talon_ocd.online.rules import Assignment
+from talon_ocd.progress import StageClock
 
 Picture = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor | ImageItem
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class DiscoveryStream:
     Attributes:
         discovery: memory, rule and prototype update (a stream of features).
         adapter: the stream's own copy of the head and its updates; the model that made the stream stays as it is.
+        clock: time spent by stage (``encode``, ``decide``, ``adapt``).
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class DiscoveryStream:
         self.discovery = FeatureStream(memory, config, names)
         scope = backbone.head_parameter_names(config.encoder_scope)
         self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config, loss)
+        self.clock = StageClock()
         self._hidden: list[Tensor] = []
         self._ids: list[Tensor] = []
         self._graph: Tensor | None = None
@@ -119,10 +122,14 @@ class DiscoveryStream:
 
     def place(self, hidden: Tensor) -> Assignment:
         """Answer at most ``discovery.room`` images ``(B, *hidden_shape)``, and adapt if none is left to wait for."""
-        assignment = self.discovery.place(self._encode(hidden))
+        with self.clock("encode"):
+            features = self._encode(hidden)
+        with self.clock("decide"):
+            assignment = self.discovery.place(features)
         self._ids.append(torch.from_numpy(assignment.ids))
         if self.discovery.room == 0:
-            self.flush()
+            with self.clock("adapt"):
+                self.flush()
         return assignment
 
     def flush(self) -> None:

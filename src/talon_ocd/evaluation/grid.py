@@ -1,0 +1,283 @@
+"""A grid of data sets, methods, labelled halves and stream orders (layer: evaluation).
+
+Every row of it is one file, written when it is done: a grid that is stopped goes on with the next row, and several
+processes may share one folder. Methods with equal recipes share one fit, and all share the trunk outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from talon_ocd import __version__
+from talon_ocd.backbones import Backbone
+from talon_ocd.config import TalonConfig
+from talon_ocd.errors import ConfigError
+from talon_ocd.evaluation.datasets import Dataset
+from talon_ocd.evaluation.fits import load_fit, save_fit
+from talon_ocd.evaluation.protocol import Answers, Experiment
+from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
+from talon_ocd.methods import Method, Trained
+from talon_ocd.methods.base import checksum
+from talon_ocd.methods.registry import entry
+from talon_ocd.progress import SILENT, Progress
+from talon_ocd.saved import make_folder, write_files
+from talon_ocd.talon import cache_for
+
+FORMAT = 1
+ROWS, FITS = "rows", "fits"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method of the grid.
+
+    Attributes:
+        name: what the registry calls it.
+        method: with the settings to use.
+        variant: settings that a sweep changed; they tell the cells of one method apart.
+    """
+
+    name: str
+    method: Method
+    variant: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name and variant, fit for a file name."""
+        return "@".join([self.name, *(f"{name}={value}" for name, value in self.variant.items())])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a grid goes through besides its data sets.
+
+    Attributes:
+        cells: the methods.
+        config: views, pipeline and cache sizes are taken from it; so is the name of the preset.
+        seeds: labelled halves; a seed draws its half, trains, and decides the orders.
+        orders: stream orders of each half.
+        order: ``shuffled``, or ``dataset`` (a single one).
+        rule: how the labelled half is drawn.
+    """
+
+    cells: Sequence[Cell]
+    config: TalonConfig
+    seeds: Sequence[int] = (0, 1, 2)
+    orders: int = 1
+    order: StreamOrder = "shuffled"
+    rule: SamplingRule = "gcd"
+
+    def __post_init__(self) -> None:
+        if self.orders < 1 or (self.order == "dataset" and self.orders > 1):
+            raise ConfigError(f"--orders {self.orders}: give 1 or more; the order of the data set is a single one.")
+        if not self.cells or not self.seeds:
+            raise ConfigError("a grid needs at least one method and one seed; see --method and --seeds.")
+
+    @property
+    def rows(self) -> int:
+        """Rows for each data set."""
+        return len(self.cells) * len(self.seeds) * self.orders
+
+    def by_recipe(self) -> list[list[Cell]]:
+        """Return the cells in groups that share a fit."""
+        groups: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            groups.setdefault(cell.method.recipe.key, []).append(cell)
+        return list(groups.values())
+
+
+OnStream = Callable[[Experiment, Cell, int, Answers, dict[str, Any]], None]
+
+
+@dataclass
+class Grid:
+    """A plan at work in a folder.
+
+    Attributes:
+        plan: what to go through.
+        backbone: the encoder, untrained by any method.
+        folder: where rows go.
+        about: facts that every row carries, such as command and commit.
+        cache_directory: where trunk outputs are kept.
+        on_stream: told every stream with its order number, answers and row.
+    """
+
+    plan: Plan
+    backbone: Backbone
+    folder: Path
+    about: dict[str, Any]
+    cache_directory: Path | None = None
+    progress: Progress = SILENT
+    on_stream: OnStream = lambda experiment, cell, number, answers, row: None
+
+    @cached_property
+    def _encoder(self) -> str:
+        return self.backbone.trunk_fingerprint()
+
+    def run(self, datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
+        """Compute what is missing; returns all rows of the plan."""
+        for dataset in datasets:
+            self._refuse_foreign_rows(dataset)
+        make_folder(self.folder / ROWS)
+        total = self.plan.rows * len(datasets)
+        with self.progress.task("Grid", total, unit="rows") as task:
+            for dataset in datasets:
+                for seed in self.plan.seeds:
+                    missing = [cells for cells in self.plan.by_recipe() if self._missing(dataset, cells, seed)]
+                    done = sum(len(cells) for cells in self.plan.by_recipe()) - sum(len(cells) for cells in missing)
+                    task.advance(done * self.plan.orders)
+                    if missing:
+                        for row in self._sampling(dataset, seed, missing):
+                            task.advance(1, last=row["method"], all=row["strict"]["all"])
+        return [self._read(path) for dataset in datasets for path in self._paths(dataset)]
+
+    def _sampling(self, dataset: Dataset, seed: int, groups: list[list[Cell]]) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one labelled half."""
+        trains = any(cells[0].method.recipe.trains for cells in groups)
+        config = replace(self.plan.config, seed=seed).override(epochs=int(trains))  # views are for training only
+        with cache_for(self.backbone, config, self.cache_directory) as cache:
+            experiment = Experiment(
+                dataset, self.backbone, config.offline, seed, cache, self.plan.rule, self.progress
+            )  # fmt: skip
+            for cells in groups:
+                self.progress.note(f"{dataset.name}, seed {seed}: {', '.join(cell.label for cell in cells)}")
+                trained, path = self._fit(experiment, cells[0])
+                for cell in cells:
+                    yield from self._cell(experiment, cell, trained)
+                path.unlink(missing_ok=True)
+
+    def _fit(self, experiment: Experiment, cell: Cell) -> tuple[Trained, Path]:
+        recipe = cell.method.recipe
+        facts = [recipe.key, self._circumstances(experiment.dataset), experiment.seed]
+        path = self.folder / FITS / f"{checksum(facts)}.safetensors"
+        trained = load_fit(path, recipe, self.backbone, self.progress)
+        if trained is None:
+            trained = experiment.fit(recipe, self.progress)
+            save_fit(trained, path)
+        return trained, path
+
+    def _cell(self, experiment: Experiment, cell: Cell, trained: Trained) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one method: its stream in every order."""
+        numbers = [
+            k for k in range(self.plan.orders) if not self._path(experiment.dataset, cell, experiment.seed, k).is_file()
+        ]
+        features = experiment.features(cell.method, trained) if numbers else None
+        for number in range(self.plan.orders):
+            path = self._path(experiment.dataset, cell, experiment.seed, number)
+            if number not in numbers:
+                yield self._read(path)
+                continue
+            order = experiment.order(self.plan.order, number)
+            answers = experiment.run(cell.method, trained, order, features, self.progress)
+            row = self._row(experiment, cell, trained, number, answers)
+            self.on_stream(experiment, cell, number, answers, row)
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+            write_files(path.parent, {path.name: text.encode("utf-8", "backslashreplace")})
+            yield row
+
+    def _row(
+        self, experiment: Experiment, cell: Cell, trained: Trained, number: int, answers: Answers
+    ) -> dict[str, Any]:
+        registered, report = entry(cell.name), trained.report
+        training = report.get("training", report)
+        epochs, labelled = int(training.get("epochs", 0)), len(experiment.labelled)
+        batch = getattr(cell.method.recipe, "batch_size", self.plan.config.offline.batch_size)
+        timings = {
+            "fit_seconds": report["fit_seconds"],
+            "training_seconds": training.get("seconds", 0.0),
+            "training_steps": epochs * math.ceil(labelled / batch),
+            **({"prototype_seconds": report["prototype_seconds"]} if "prototype_seconds" in report else {}),
+            **answers.seconds,
+        }
+        angles = {when: report[f"angles_{when}"] for when in ("before", "after") if f"angles_{when}" in report}
+        return {
+            "format": FORMAT,
+            "dataset": experiment.dataset.name,
+            "classes": len(experiment.dataset.classes),
+            "known_classes": len(experiment.dataset.known),
+            "sampling": self.plan.rule,
+            "order": {"kind": self.plan.order, "number": number},
+            "seed": experiment.seed,
+            "backbone": self.backbone.name,
+            "family": self.backbone.family,
+            "pipeline": self._pipeline(),
+            "method": cell.name,
+            "title": registered.title,
+            "group": registered.group,
+            "variant": cell.variant,
+            "settings": cell.method.settings(),
+            "preset": self.plan.config.preset,
+            "epochs": epochs,
+            **experiment.score(answers),
+            "threshold": answers.threshold,
+            "timings": timings,
+            **({"angles": angles} if angles else {}),
+            "fingerprint": self._fingerprint(experiment.dataset, cell, experiment.seed, number),
+            **self.about,
+            "machine": {"cpu_threads": torch.get_num_threads()},
+            "versions": {
+                "talon-ocd": __version__, "torch": str(torch.__version__), "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }  # fmt: skip
+
+    def _pipeline(self) -> dict[str, Any]:
+        offline = self.plan.config.offline
+        return {
+            "aspect": self.backbone.preprocessing.aspect,
+            "augmentation": offline.augmentation,
+            "views": offline.views,
+        }
+
+    def _circumstances(self, dataset: Dataset) -> list[Any]:
+        """Return what all rows of a data set have in common, for checksums."""
+        data = [dataset.name, len(dataset.items), list(dataset.known), self.plan.rule]
+        return [FORMAT, data, self._encoder, self._pipeline()]
+
+    def _fingerprint(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> str:
+        method = [cell.label, cell.method.settings()]
+        return checksum([self._circumstances(dataset), method, seed, self.plan.order, number])
+
+    def _path(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> Path:
+        name = f"seed-{seed}-{self.plan.order}-{number}.json"
+        return self.folder / ROWS / dataset.name.replace(":", "-") / cell.label / name
+
+    def _paths(self, dataset: Dataset) -> Iterator[Path]:
+        for cell in self.plan.cells:
+            for seed in self.plan.seeds:
+                yield from (self._path(dataset, cell, seed, number) for number in range(self.plan.orders))
+
+    def _missing(self, dataset: Dataset, cells: Sequence[Cell], seed: int) -> bool:
+        numbers = range(self.plan.orders)
+        return any(not self._path(dataset, cell, seed, number).is_file() for cell in cells for number in numbers)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return row
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: can't be read as a row ({error}); delete it and run the grid again.") from error
+
+    def _refuse_foreign_rows(self, dataset: Dataset) -> None:
+        """A folder holds rows of one protocol: nobody should mean figures that were made in different ways."""
+        for cell in self.plan.cells:
+            for seed in self.plan.seeds:
+                for number in range(self.plan.orders):
+                    path = self._path(dataset, cell, seed, number)
+                    if not path.is_file():
+                        continue
+                    if self._read(path).get("fingerprint") != self._fingerprint(dataset, cell, seed, number):
+                        raise ConfigError(
+                            f"{path} was made with other settings, data or encoder than this grid asks for; "
+                            "choose another output folder, or delete the rows that are out of date."
+                        )
