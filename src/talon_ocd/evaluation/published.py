@@ -110,11 +110,13 @@ def published(
     ]
 
 
-def find(protocol: str, method: str, dataset: str, split: str, backbone: str) -> Published | None:
-    """Return the figure of one of our methods, or ``None``; a later table is asked where an earlier one has nothing."""
-    title = TITLES.get(method)
+def find(protocol: str, title: str, dataset: str, split: str, backbone: str, section: str = "8.1") -> Published | None:
+    """Return the figure of a method by its title in papers, or ``None``.
+
+    Several tables may have it: that of ``section`` goes before the others, which follow in order.
+    """
     rows = [row for row in published(protocol, dataset, split, backbone) if row.method == title and row.all is not None]
-    return rows[0] if rows else None
+    return min(rows, key=lambda row: row.section != section, default=None)
 
 
 def comparable(family: str, backbone: str) -> str | None:
