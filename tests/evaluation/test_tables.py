@@ -87,13 +87,16 @@ def test_categories_against_code_length() -> None:
         return row("cub", method, settings={"recipe": {"bits": bits, "epochs": 10}}, **CLIP, **more)
 
     swept = coded("smile", 64, variant={"recipe.bits": 64})
-    made = table("counts", coded("smile", 12), swept, row("cub", **CLIP), row("cub", variant={"online.threshold": 0.5}))
+    others = [coded("phe-16", 16), coded("phe-legacy", 12), row("cub", variant={"online.threshold": 0.5})]
+    made = table("counts", coded("smile", 12), swept, row("cub", **CLIP), *others)
     assert [tuple(line[:3]) for line in made.rows] == [
         ("SMILE", "64", "60"), ("SMILE", "32", DASH), ("SMILE", "16", DASH), ("SMILE", "12", "60"),
-        ("PHE", "64", DASH), ("PHE", "32", DASH), ("PHE", "16", DASH), ("PHE", "12", DASH),
+        ("PHE", "64", DASH), ("PHE", "32", DASH), ("PHE", "16", "60"), ("PHE", "12", DASH),
         ("TALON", "", "60"), ("TALON, published", "", "153"),
     ]  # fmt: skip
     assert made.header[:4] == ["method", "bits", "cub categories", "cub All"]
+    shown = [line[0] for line in table("main-strict", coded("phe-16", 16), coded("phe", 12)).rows]
+    assert shown == ["PHE", "PHE, published"]
 
 
 def test_adapters_and_backbones() -> None:

@@ -31,7 +31,7 @@ TITLES = {
     "mlc-tta-p": "Baseline+MLC+TTA-P", "tta-m": "Baseline+TTA-M", "mlc-tta-m": "Baseline+MLC+TTA-M",
     "tta-p-m": "Baseline+TTA-P-M", "tent": "MLC+TENT", "ostta": "MLC+OSTTA", "tta-p-tent": "MLC+TTA-P+TENT",
     "tta-p-ostta": "MLC+TTA-P+OSTTA", "slc": "SLC", "mldg": "MLDG", "rankstat": "RankStat", "wta": "WTA",
-    "basehash": "BaseHash", "smile": "SMILE", "phe": "PHE", "ltc": "LTC", "paco": "PACO", "age": "AGE",
+    "base-hash": "BaseHash", "smile": "SMILE", "phe": "PHE", "ltc": "LTC", "paco": "PACO", "age": "AGE",
 }  # fmt: skip
 """What papers call the methods of this package. DiffGRE is published with image generation, which ours has not."""
 UNPRINTED = "not published"

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from talon_ocd.errors import DataError
+from talon_ocd.evaluation.grid import FORMAT, ROWS
 from talon_ocd.images import display
 from talon_ocd.methods.registry import REGISTRY
 
-FORMAT = 1
-ROWS = "rows"
 REQUIRED = ("dataset", "method", "seed", "order", "strict", "greedy")
 PROTOCOLS, PARTS = ("strict", "greedy"), ("all", "old", "new")
 ROUNDING = 2e-4

@@ -36,7 +36,7 @@ def make_table(name: str, rows: Sequence[Row], only: str | None = None) -> Table
 
 def main_table(protocol: str, rows: Sequence[Row]) -> Table:
     """Methods x data sets under one protocol."""
-    chosen = [row for row in rows if row.method not in NOT_IN_MAIN and row.group != "adapter" and not row.variant]
+    chosen = [row for row in rows if _in_main(row)]
     layout = Layout(
         f"main-{protocol}", f"{protocol.capitalize()} accuracy in percent, and categories found",
         (*TRIPLE, "categories"), lambda group: [*accuracies(group, protocol), found_categories(group)],
@@ -70,18 +70,20 @@ def adapters(rows: Sequence[Row]) -> Table:
 def counts(rows: Sequence[Row]) -> Table:
     """Categories found against the length of the code, with TALON, which has none."""
     swept = frozenset(name for row in rows for name in row.variant if name.rpartition(".")[2] == "bits")
-    chosen = [row for row in rows if row.method in (*CODED, "talon") and not set(row.variant) - swept]
-    filled, there = [], set()
-    for line in lines(chosen, (*CODED, "talon"), swept):
-        length = code_length(next(iter(line.groups.values())).first)
-        there.add((line.method, length))
-        title = line.paper_title if length is None else f"{line.paper_title} {length} bit"
-        filled.append(replace(line, lead=("" if length is None else str(length),), paper_title=title))
-    for method in CODED:
-        wanted = [length for length in CODE_LENGTHS if (method, length) not in there]
-        filled += [Line(method, _title(method), {}, (str(length),)) for length in wanted]
-    if ("talon", None) not in there:
-        filled.append(Line("talon", _title("talon"), {}, ("",)))
+    chosen = [row for row in rows if _coder(row.method) and not set(row.variant) - swept]
+    filled = [Line("talon", _title("talon"), {}, ("",))] if not any(row.method == "talon" for row in chosen) else []
+    there = set()
+    for line in lines(chosen, hidden=swept):
+        coder, length = _coder(line.method), code_length(next(iter(line.groups.values())).first)
+        there.add((coder, length))
+        title, label = TITLES[coder], line.label.replace(f", {length} bits", "")
+        bits = "" if length is None else str(length)
+        filled.append(
+            replace(line, method=coder, label=label, lead=(bits,), paper_title=f"{title} {bits} bit" if bits else title)
+        )
+    for coder in CODED:
+        wanted = [length for length in CODE_LENGTHS if (coder, length) not in there]
+        filled += [Line(coder, _title(coder), {}, (str(length),)) for length in wanted]
     filled.sort(key=lambda line: ((*CODED, "talon").index(line.method), -int(line.lead[0] or 0)))
     layout = Layout(
         "counts", "Categories found against code length, with Strict accuracy in percent", ("categories", *TRIPLE),
@@ -94,7 +96,7 @@ def counts(rows: Sequence[Row]) -> Table:
 
 def backbones(rows: Sequence[Row]) -> Table:
     """Methods by backbone under both protocols."""
-    chosen = [row for row in rows if row.method not in NOT_IN_MAIN and row.group != "adapter" and not row.variant]
+    chosen = [row for row in rows if _in_main(row)]
     filled = [
         replace(line, lead=(next(iter(line.groups.values())).first.setup.backbone,))
         for line in lines(chosen, hidden=frozenset({"backbone"}))
@@ -158,6 +160,22 @@ def code_length(row: Row) -> int | None:
     swept = [value for name, value in row.variant.items() if name.rpartition(".")[2] == "bits"]
     found = swept[0] if swept else row.get("settings", "recipe", "bits")
     return found if isinstance(found, int) else None
+
+
+def _in_main(row: Row) -> bool:
+    """Switches, adapters, code lengths and sweeps have tables of their own."""
+    length = bool(_coder(row.method)) and row.method not in (*CODED, "talon")
+    return row.method not in NOT_IN_MAIN and row.group != "adapter" and not length and not row.variant
+
+
+def _coder(method: str) -> str:
+    """Return whose code length a row is about: ``smile`` for ``smile-16``; empty for methods of other tables.
+
+    >>> _coder("smile-16"), _coder("talon"), _coder("phe-legacy")
+    ('smile', 'talon', '')
+    """
+    base, _, length = method.partition("-")
+    return base if method in (*CODED, "talon") or (base in CODED and length.isdigit()) else ""
 
 
 def _complete(entries: Sequence[Line], methods: Iterable[str]) -> list[Line]:
