@@ -67,6 +67,12 @@ class PheNetwork(HeadNetwork):
         centres: Tensor = self.hash(self.prototypes.mean(dim=1))
         return centres
 
+    def keep_classes(self, count: int) -> None:
+        """Forget all classes but the first ``count``: DiffGRE trains with virtual ones, which no stream knows."""
+        self.prototypes = nn.Parameter(self.prototypes.detach()[:count].clone())
+        if self.last_centres is not None:
+            self.last_centres = self.last_centres[:count]
+
 
 @dataclass(frozen=True)
 class PheRecipe(GradientRecipe):
@@ -159,10 +165,14 @@ class PheRecipe(GradientRecipe):
         """Return the loss of the first view; PHE has no use for a second one."""
         return lambda views, labels: self.losses(network, network.features(views[0]), labels)
 
+    @property
+    def training(self) -> Training:
+        """How often, how fast and in which batches."""
+        return Training(self.epochs, self.batch_size, "adamw", self.rate(), PARTS)
+
     def train(self, network: PheNetwork, labelled: Labelled, seed: int, progress: Progress) -> dict[str, Any]:
         """Train on one view of each image."""
-        training = Training(self.epochs, self.batch_size, "adamw", self.rate(), PARTS)
-        return training.run(network, self.groups(network), self.loss(network), labelled, seed, progress)
+        return self.training.run(network, self.groups(network), self.loss(network), labelled, seed, progress)
 
     def facts(self, network: PheNetwork, labelled: Labelled) -> dict[str, Tensor]:
         """Return ``centres`` ``(C, L)`` in evaluation mode, and ``last_centres`` as the last training step saw them."""

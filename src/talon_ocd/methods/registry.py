@@ -10,6 +10,7 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
+from talon_ocd.methods.diffgre import DiffGreMethod, DiffGreRecipe
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.phe import PheMethod, PheRecipe
@@ -74,6 +75,18 @@ REGISTRY: dict[str, Entry] = {
     "slc": Entry("cluster", "SLC", lambda config: SlcMethod()),
     "slc-seeded": Entry("cluster", "SLC from class means", lambda config: SlcMethod(seed_with_class_means=True)),
     "sync": Entry("cluster", "SynC", lambda config: SyncMethod()),
+    "diffgre-smile": Entry("diffgre", "DiffGRE+SMILE, mixed images", lambda config: DiffGreMethod()),
+    "diffgre-phe": Entry(
+        "diffgre", "DiffGRE+PHE, mixed images", lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()))
+    ),
+    "diffgre-smile-leaders": Entry(
+        "diffgre", "DiffGRE+SMILE, mixed images, online clustering", lambda config: DiffGreMethod(inference="leaders")
+    ),
+    "diffgre-phe-leaders": Entry(
+        "diffgre",
+        "DiffGRE+PHE, mixed images, online clustering",
+        lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()), inference="leaders"),
+    ),
 }
 
 

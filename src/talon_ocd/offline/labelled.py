@@ -26,12 +26,14 @@ class Labelled:
         labels: classes from 0 to C - 1 ``(N,)``.
         names: names of the classes, in the order of their numbers.
         views: random views of the same images, for training.
+        virtual: trunk outputs of generated images of no known class, for methods that train on such (DiffGRE).
     """
 
     outputs: TrunkOutputs
     labels: Tensor
     names: tuple[str, ...]
     views: Views
+    virtual: TrunkOutputs | None = None
 
     @classmethod
     def from_items(
