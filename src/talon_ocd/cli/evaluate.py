@@ -24,6 +24,7 @@ from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
 from talon_ocd.images import display
 from talon_ocd.methods import get_method, list_methods
 from talon_ocd.methods.registry import REGISTRY, with_setting
+from talon_ocd.methods.talon import TalonMethod
 from talon_ocd.saved import make_folder, write_files
 
 RESULTS = "results.json"
@@ -122,12 +123,15 @@ def _cells(
         shared, mine = choices.split_settings([f"{key}={value}" for key, value in variant.items()], REGISTRY)
         if any(other != name for other in mine):
             continue
-        varied = config.override(**dict(choices.setting(text) for text in shared))
-        built = get_method(name, varied)
+        values_of = dict(choices.setting(text) for text in shared)
+        threshold = values_of.pop("online.threshold", None)
+        built = get_method(name, config.override(**values_of))
         if name == "talon" and adapt_given:
             built = with_setting(built, "adapt", config.online.adapt)
         if epochs is not None:
             built = replace(built, recipe=built.recipe.with_epochs(epochs))
+        if threshold is not None and isinstance(built, TalonMethod):
+            built = replace(built, threshold=float(threshold))  # of the stream, not of the recipe: it shares the fit
         for key, value in {**own.get(name, {}), **mine.get(name, {})}.items():
             built = with_setting(built, key, value)
         cells.append(Cell(name, built, variant))

@@ -151,12 +151,12 @@ class Grid:
             )  # fmt: skip
             for cells in groups:
                 self.progress.note(f"{dataset.name}, seed {seed}: {', '.join(cell.label for cell in cells)}")
-                trained, path = self._fit(experiment, cells[0])
+                trained = self._fit(experiment, cells[0])
                 for cell in cells:
                     yield from self._cell(experiment, cell, trained)
-                path.unlink(missing_ok=True)
 
-    def _fit(self, experiment: Experiment, cell: Cell) -> tuple[Trained, Path]:
+    def _fit(self, experiment: Experiment, cell: Cell) -> Trained:
+        """Train, or read what an earlier run trained: fits are kept, for later rows of the same recipe."""
         recipe = cell.method.recipe
         facts = [recipe.key, self._circumstances(experiment.dataset), experiment.seed]
         path = self.folder / FITS / f"{checksum(facts)}.safetensors"
@@ -164,7 +164,7 @@ class Grid:
         if trained is None:
             trained = experiment.fit(recipe, self.progress)
             save_fit(trained, path)
-        return trained, path
+        return trained
 
     def _cell(self, experiment: Experiment, cell: Cell, trained: Trained) -> Iterator[dict[str, Any]]:
         """Yield the rows of one method: its stream in every order."""

@@ -23,7 +23,7 @@ from talon_ocd.online import Assignment, DiscoveryStream, FeatureStream
 from talon_ocd.progress import SILENT, Progress
 
 NEVER = -2.0
-"""A threshold that every cosine reaches."""
+"""A threshold that every cosine reaches: the closed-set floor, which founds no category."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,22 @@ class TalonMethod(Method):
         recipe: how the encoder is trained, and the settings of the stream.
         adapt: what keeps learning; ``None`` is what the settings say.
         adapter: the encoder's loss: ``talon``, or another adapter.
-        closed: never found a category: the floor that every method should be above.
+        threshold: what a cosine must reach; ``None`` is what the recipe found or was given. It is apart from the
+            recipe so that rows with other thresholds share its fit.
     """
 
     recipe: TalonRecipe = field(default_factory=TalonRecipe)
     adapt: tuple[Adaptation, ...] | None = None
     adapter: str = "talon"
-    closed: bool = False
+    threshold: float | None = None
 
     def stream(self, trained: Trained) -> MethodStream:
         """Open a stream with its own memory and head."""
         online = self.recipe.config.online
-        if self.closed or online.threshold == "auto":
-            threshold = NEVER if self.closed else float(trained.facts["threshold"])
-            online = replace(online, threshold=threshold)
+        if self.threshold is not None:
+            online = replace(online, threshold=self.threshold)
+        elif online.threshold == "auto":
+            online = replace(online, threshold=float(trained.facts["threshold"]))
         if self.adapt is not None:
             online = replace(online, adapt=self.adapt)
         memory = PrototypeMemory(trained.facts["prototypes"])
