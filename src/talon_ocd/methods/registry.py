@@ -16,7 +16,7 @@ from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.phe import PheMethod, PheRecipe
 from talon_ocd.methods.slc import SlcMethod
 from talon_ocd.methods.sync import SyncMethod
-from talon_ocd.methods.talon import TalonMethod, TalonRecipe, talon_row
+from talon_ocd.methods.talon import NEVER, TalonMethod, TalonRecipe, talon_row
 
 Build = Callable[[TalonConfig], Method]
 
@@ -44,7 +44,9 @@ REGISTRY: dict[str, Entry] = {
     "tta-p-m": Entry(
         "ablation", "Baseline+TTA-P-M", lambda config: talon_row(config, False, ("prototypes", "encoder"))
     ),
-    "closed": Entry("floor", "Closed set (floor)", lambda config: TalonMethod(TalonRecipe(config), (), closed=True)),
+    "closed": Entry(
+        "floor", "Closed set (floor)", lambda config: TalonMethod(TalonRecipe(config), (), threshold=NEVER)
+    ),
     "tent": Entry("adapter", "MLC+TENT", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "tent")),
     "aeo": Entry("adapter", "MLC+AEO", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "aeo")),
     "ostta": Entry("adapter", "MLC+OSTTA", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "ostta")),
@@ -102,8 +104,8 @@ def get_method(name: str, config: TalonConfig | None = None) -> Method:
 def with_setting(method: Method, name: str, value: Any) -> Method:
     """Return a method with one setting changed: one of its own, or of its recipe.
 
-    >>> with_setting(get_method("talon"), "closed", True).closed
-    True
+    >>> with_setting(get_method("talon"), "threshold", 0.6).threshold
+    0.6
     """
     own, trained = (
         [setting.name for setting in fields(part) if setting.name != "recipe"] for part in (method, method.recipe)
