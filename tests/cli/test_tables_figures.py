@@ -41,3 +41,13 @@ def test_refusals(out: Path, tmp_path: Path) -> None:
     broken = row()
     broken["strict"]["all"] = 0.9
     assert "seed 0, order 0" in refused("tables", write(tmp_path / "broken", broken))
+
+
+def test_figures_are_written_and_missing_ones_told(out: Path, tmp_path: Path) -> None:
+    ended = talon("figures", out, "-o", tmp_path / "figures", "--only", "pets")
+    assert ended.code == 0
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        f"{name}-pets.{ending}" for name in ("angles", "time", "along") for ending in ("png", "svg")
+    }
+    assert "along-pets.png" in ended.out and "--sweep online.threshold=" in ended.err
+    assert "there are" in refused("figures", out, "-o", tmp_path / "figures", "--only", "cars")

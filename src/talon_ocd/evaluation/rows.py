@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from talon_ocd.errors import DataError
+from talon_ocd.errors import ConfigError, DataError, nearest
 from talon_ocd.evaluation.grid import FORMAT, ROWS
 from talon_ocd.images import display
 from talon_ocd.methods.registry import REGISTRY
@@ -205,6 +205,14 @@ def group_rows(rows: Iterable[Row]) -> list[Group]:
     for row in rows:
         groups.setdefault(_kind(row), []).append(row)
     return [Group(tuple(members)) for members in groups.values()]
+
+
+def of_dataset(rows: Sequence[Row], name: str | None) -> list[Row]:
+    """Return the rows of one data set, or all for ``None``."""
+    names = list(dict.fromkeys(row.dataset for row in rows))
+    if name is not None and name not in names:
+        raise ConfigError(f"no row is of data set {name!r}; there are {', '.join(names)}.{nearest(name, names)}")
+    return [row for row in rows if name in (None, row.dataset)]
 
 
 def spread(values: Iterable[float]) -> Spread | None:

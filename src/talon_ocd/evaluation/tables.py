@@ -8,7 +8,7 @@ from dataclasses import replace
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.evaluation.lines import Layout, Line, fill, lines
 from talon_ocd.evaluation.published import TITLES, Published, comparable, find, measured
-from talon_ocd.evaluation.rows import PARTS, Group, Row, spread
+from talon_ocd.evaluation.rows import PARTS, Group, Row, of_dataset, spread
 from talon_ocd.evaluation.table import Cell, Figure, Table, percent, scaled
 from talon_ocd.methods.registry import REGISTRY
 
@@ -28,15 +28,12 @@ def make_table(name: str, rows: Sequence[Row], only: str | None = None) -> Table
     """Return a table by its name, of all data sets or of one."""
     if name not in TABLES:
         raise ConfigError(f"table {name!r} is not known; use one of {', '.join(TABLES)}.{nearest(name, TABLES)}")
-    datasets = list(dict.fromkeys(row.dataset for row in rows))
-    if only is not None and only not in datasets:
-        raise ConfigError(f"no row is of data set {only!r}; there are {', '.join(datasets)}.{nearest(only, datasets)}")
-    return TABLES[name]([row for row in rows if only in (None, row.dataset)])
+    return TABLES[name](of_dataset(rows, only))
 
 
 def main_table(protocol: str, rows: Sequence[Row]) -> Table:
     """Methods x data sets under one protocol."""
-    chosen = [row for row in rows if _in_main(row)]
+    chosen = [row for row in rows if in_main(row)]
     layout = Layout(
         f"main-{protocol}", f"{protocol.capitalize()} accuracy in percent, and categories found",
         (*TRIPLE, "categories"), lambda group: [*accuracies(group, protocol), found_categories(group)],
@@ -96,7 +93,7 @@ def counts(rows: Sequence[Row]) -> Table:
 
 def backbones(rows: Sequence[Row]) -> Table:
     """Methods by backbone under both protocols."""
-    chosen = [row for row in rows if _in_main(row)]
+    chosen = [row for row in rows if in_main(row)]
     filled = [
         replace(line, lead=(next(iter(line.groups.values())).first.setup.backbone,))
         for line in lines(chosen, hidden=frozenset({"backbone"}))
@@ -162,7 +159,7 @@ def code_length(row: Row) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _in_main(row: Row) -> bool:
+def in_main(row: Row) -> bool:
     """Switches, adapters, code lengths and sweeps have tables of their own."""
     length = bool(_coder(row.method)) and row.method not in (*CODED, "talon")
     return row.method not in NOT_IN_MAIN and row.group != "adapter" and not length and not row.variant
