@@ -12,6 +12,7 @@ from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.diffgre import DiffGreMethod, DiffGreRecipe
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
+from talon_ocd.methods.ltc import LtcMethod
 from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.phe import PheMethod, PheRecipe
 from talon_ocd.methods.slc import SlcMethod
@@ -89,6 +90,7 @@ REGISTRY: dict[str, Entry] = {
         "DiffGRE+PHE, mixed images, online clustering",
         lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()), inference="leaders"),
     ),
+    "ltc": Entry("cluster", "LTC", lambda config: LtcMethod()),
 }
 
 
