@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from talon_ocd import __version__
-from talon_ocd.cli import bench, demo, discover, doctor, evaluate, figures, fit, tables
+from talon_ocd.cli import bench, demo, discover, doctor, evaluate, figures, fit, generate, reproduce, tables
 from talon_ocd.errors import TalonError
 
 
@@ -45,6 +45,8 @@ app.command("discover")(discover.discover)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tables")(tables.tables)
 app.command("figures")(figures.figures)
+app.command("reproduce")(reproduce.reproduce)
+app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")

@@ -37,7 +37,7 @@ def tables(
     rows = rows_of(folders)
     for made in [make_table(name, rows, only) for name in table] if table else _all(rows, only):
         if form == "text":
-            _show(made)
+            show(made)
         else:
             typer.echo(made.markdown() if form == "markdown" else made.csv())
 
@@ -61,7 +61,7 @@ def _all(rows: list[Row], only: str | None) -> list[Table]:
     return made
 
 
-def _show(table: Table) -> None:
+def show(table: Table) -> None:
     """Draw one table a data set: all of them side by side are wider than a terminal."""
     for name in table.parts:
         part = table.part(name)
