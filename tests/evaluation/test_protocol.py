@@ -1,4 +1,3 @@
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,77 +7,126 @@ import torch
 
 from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import Dataset
-from talon_ocd.evaluation.protocol import Run, default_cache_directory, results, run_protocol, score, summarise
-from talon_ocd.evaluation.splits import split
-from talon_ocd.images import ImageItem, memory_item
+from talon_ocd.evaluation.protocol import Answers, Experiment, along, default_cache_directory, score, summarise
+from talon_ocd.evaluation.splits import Indices, split
+from talon_ocd.images import memory_item
+from talon_ocd.methods import Method, get_method
 from talon_ocd.metrics import strict_accuracy
 from talon_ocd.offline import TrunkCache
-from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.online import Assignment
 from tests import tiny
 from tests.offline.standin import StandIn
 
 DATA = Dataset("some digits", list(tiny.part(0, 20, tuple("01234567"))), tuple("01234"))
-CONFIG = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=8, try_untrained=False)
+CONFIG = TalonConfig().override(epochs=1, views=2, rounds=1, orders=1, grid=8, try_untrained=False)
 
 
-def run(seed: int = 0, data: Dataset = DATA, config: TalonConfig = CONFIG) -> tuple[Run, list[Decision]]:
-    backbone, told = StandIn(), list[Decision]()
+def experiment(data: Dataset = DATA, seed: int = 0, backbone: StandIn | None = None) -> Experiment:
+    backbone = backbone or StandIn()
+    return Experiment(data, backbone, CONFIG.offline, seed, TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0))
 
-    def on_decision(decision: Decision, item: ImageItem, stream: DiscoveryStream) -> None:
-        assert decision.source == item.source and stream.memory.known == len(tuple(data.known))
-        told.append(decision)
 
-    with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0, seed=seed) as cache:
-        return run_protocol(data, backbone, config, seed, cache, on_decision=on_decision), told
+def run(
+    name: str = "talon", data: Dataset = DATA, seed: int = 0, config: TalonConfig = CONFIG
+) -> tuple[Experiment, Answers]:
+    made = experiment(data, seed)
+    method = get_method(name, config)
+    return made, made.run(method, made.fit(method.recipe), made.order())
 
 
 def test_a_run_splits_fits_streams_and_scores() -> None:
-    done, told = run()
+    made, answers = run()
     parts = split(DATA.items, DATA.known, 0)
-    assert done.decisions == told and [d.source for d in told] == [DATA.items[at].source for at in parts.stream]
-    assert done.truth == [DATA.items[at].label for at in parts.stream]
-    scores = done.scores
+    assert answers.order.tolist() == parts.stream.tolist() and len(answers.assignment) == len(parts.stream)
+    truth = made.truth[answers.order].tolist()
+    assert truth == [DATA.items[at].label for at in parts.stream]
+    scores = made.score(answers)
     assert scores["sizes"] == {
         "labelled": 50, "stream": 110, "stream_old": 50, "old_share": 50 / 110, "known_classes": 5, "skipped": 0,
     }  # fmt: skip
-    ids = [decision.category for decision in told]
-    assert scores["strict"] == asdict(strict_accuracy(done.truth, ids, DATA.known))
+    ids = answers.assignment.ids
+    assert scores["strict"] == asdict(strict_accuracy(truth, ids, DATA.known))
     share = scores["sizes"]["old_share"]
     for protocol in ("strict", "greedy"):
-        parts_of = scores[protocol]
-        assert parts_of["all"] == pytest.approx(share * parts_of["old"] + (1 - share) * parts_of["new"])
+        found = scores[protocol]
+        assert found["all"] == pytest.approx(share * found["old"] + (1 - share) * found["new"])
     assert scores["strict"]["all"] <= scores["greedy"]["all"] + 1e-12
-    assert scores["categories"]["found"] == len(set(ids)) and scores["categories"]["true"] == 8
-    assert scores["categories"]["memory"] == 5 + sum(decision.verdict == "new" for decision in told)
-    assert scores["threshold"] == done.talon.threshold and scores["epochs"] == 2
-    assert scores["timings"]["stream_seconds"] > 0
+    assert scores["categories"]["found"] == len(set(ids.tolist())) and scores["categories"]["true"] == 8
+    assert scores["categories"]["memory"] == answers.memory == 5 + answers.assignment.founded.sum()
+    assert set(answers.seconds) == {"encode_seconds", "decide_seconds", "adapt_seconds", "stream_seconds"}
 
 
 def test_a_seed_decides_everything_and_the_given_backbone_stays_untrained() -> None:
     backbone = StandIn()
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
-    with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0) as cache:
-        first = run_protocol(DATA, backbone, CONFIG, 0, cache)
-        again = run_protocol(DATA, backbone, CONFIG, 0, cache)
-        other = run_protocol(DATA, backbone, CONFIG, 1, cache)
-    assert first.decisions == again.decisions and first.scores["strict"] == again.scores["strict"]
-    assert [d.source for d in other.decisions] != [d.source for d in first.decisions]
-    assert other.talon.config.seed == 1
+    method = get_method("talon", CONFIG)
+    made = experiment(backbone=backbone)
+    first, again = (made.run(method, made.fit(method.recipe), made.order()) for _ in range(2))
+    assert first.assignment.ids.tolist() == again.assignment.ids.tolist()
+    assert experiment(seed=1).order().tolist() != made.order().tolist()
     assert all(torch.equal(value, backbone.state_dict()[key]) for key, value in before.items())
+
+
+@pytest.mark.parametrize("name", ["mlc-tta-p", "smile", "phe"])
+def test_features_that_are_computed_once_give_the_same_answers(name: str) -> None:
+    made = experiment()
+    method: Method = get_method(name, CONFIG)
+    method = type(method)(**{**vars(method), "recipe": method.recipe.with_epochs(1)})
+    trained = made.fit(method.recipe)
+    features = made.features(method, trained)
+    assert features is not None and len(features) == len(made.rest)
+    for number in range(2):
+        order = made.order(number=number)
+        slow, fast = made.run(method, trained, order), made.run(method, trained, order, features)
+        assert slow.assignment.ids.tolist() == fast.assignment.ids.tolist()
+    assert made.features(get_method("talon", CONFIG), made.fit(get_method("talon", CONFIG).recipe)) is None
+
+
+def test_orders_differ_but_hold_the_same_images() -> None:
+    made = experiment()
+    first, second, sorted_ = made.order(number=0), made.order(number=1), made.order("dataset")
+    assert first.tolist() != second.tolist() and sorted_.tolist() == sorted(first.tolist()) == sorted(second.tolist())
+
+
+def test_whoever_listens_hears_every_answer() -> None:
+    made = experiment()
+    method = get_method("closed", CONFIG)
+    trained, told = made.fit(method.recipe), list[int]()
+
+    def listen(assignment: Assignment, positions: Indices) -> None:
+        decisions = made.decisions(assignment, positions, len(told), 0.5)
+        assert [decision.source for decision in decisions] == [made.items[at].source for at in positions]
+        told.extend(decision.index for decision in decisions)
+
+    made.run(method, trained, made.order(), on_answers=listen)
+    assert told == list(range(110))
 
 
 def test_bad_images_are_left_out_and_counted() -> None:
     bad = [memory_item(b"x", "bad.png", "0"), memory_item(b"y", "worse.png", "7")]
-    done, _ = run(data=Dataset("with bad ones", [bad[0], *DATA.items, bad[1]], DATA.known))
-    clean, _ = run()
-    assert [skipped.source for skipped in done.skipped] == ["bad.png", "worse.png"]
-    assert done.scores["sizes"]["skipped"] == 2 and done.scores["strict"] == clean.scores["strict"]
+    made, answers = run("closed", Dataset("with bad ones", [bad[0], *DATA.items, bad[1]], DATA.known))
+    clean, expected = run("closed")
+    assert [skipped.source for skipped in made.skipped] == ["bad.png", "worse.png"]
+    assert made.score(answers)["sizes"]["skipped"] == 2
+    assert made.score(answers)["strict"] == clean.score(expected)["strict"]
 
 
 def test_everything_known_leaves_new_empty() -> None:
-    done, _ = run(data=Dataset("all known", DATA.items, tuple("01234567")), config=CONFIG.override(threshold=-1.0))
-    assert done.scores["sizes"]["old_share"] == 1.0 and done.scores["strict"]["new"] == 0.0
-    assert done.scores["categories"]["memory"] == 8
+    made, answers = run("closed", Dataset("all known", DATA.items, tuple("01234567")))
+    scores = made.score(answers)
+    assert scores["sizes"]["old_share"] == 1.0 and scores["strict"]["new"] == 0.0
+    assert scores["categories"]["memory"] == 8
+
+
+def test_curves_end_at_the_scores() -> None:
+    random = np.random.default_rng(0)
+    truth, ids = random.choice(list("abcd"), 333), random.integers(0, 6, 333)
+    curves, final = along(truth, ids, ["a", "b"]), strict_accuracy(truth, ids, ["a", "b"])
+    assert curves["answered"][-1] == 333 and len(curves["answered"]) == 20
+    assert [curves[f"strict_{part}"][-1] for part in ("all", "old", "new")] == pytest.approx(
+        [final.all, final.old, final.new]
+    )
+    assert curves["categories"][-1] == 6 and curves["categories"] == sorted(curves["categories"])
 
 
 def test_mean_and_sample_deviation() -> None:
@@ -89,17 +137,8 @@ def test_mean_and_sample_deviation() -> None:
     assert summarise(runs[:1])["std"] == {"strict": {"all": 0.0}}
 
 
-def test_results_are_plain_data() -> None:
-    done, _ = run()
-    content = results(DATA, StandIn(), CONFIG, [done], "talon evaluate", None)
-    assert json.loads(json.dumps(content, allow_nan=False))["mean"]["strict"] == pytest.approx(done.scores["strict"])
-    assert content["seeds"] == [0] and set(content["mean"]) >= {"strict", "greedy", "categories", "threshold", "sizes"}
-
-
 def test_scores_of_the_reference_example() -> None:
-    truth, ids = list("00011222"), [0, 0, 3, 0, 1, 3, 3, 0]
-    decisions = [Decision(at, "", id_, "", "known", 1.0, 0.5, -1, -1.0) for at, id_ in enumerate(ids)]
-    found = score(truth, decisions, ["0", "1"])
+    found = score(list("00011222"), [0, 0, 3, 0, 1, 3, 3, 0], ["0", "1"])
     assert found["strict"] == found["greedy"] == pytest.approx({"all": 0.625, "old": 0.6, "new": 2 / 3})
     assert found["categories"] == {"found": 3, "true": 3}
 
