@@ -95,6 +95,8 @@ def test_ours_against_published_with_stand_ins(family: str, cub: Path, weights: 
         assert row["settings"]["recipe"]["config"]["online"]["threshold"] == {"clip": 0.75, "dino": 0.70}[family]
     shown = talon("tables", out, "-t", "main-strict", "-f", "csv")
     assert "TALON, published" in shown.out  # same family, same split
+    assert talon("figures", out, "-o", tmp_path / "figures").code == 0
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"time-cub", "along-cub"}
     assert talon("reproduce", f"cub-{family}", *options).out == ended.out  # nothing is computed twice
 
 

@@ -110,8 +110,9 @@ def whole_numbers(axes: Axes, axis: str = "x") -> None:
 def legend_below(figure: Figure, axes: Axes) -> None:
     """Put one legend under all panels, in as many columns as surely fit; the figure grows by its height."""
     handles, labels = axes.get_legend_handles_labels()
-    column = max(len(label) for label in labels) * LETTER + 0.6  # the line before the label, and the gap behind it
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / column)))
+    widths = [len(label) * LETTER + 0.6 for label in labels]  # with the line before the label and the gap behind it
+    width = figure.get_figwidth()
+    columns = len(labels) if sum(widths) <= width else max(1, int(width / max(widths)))
     figure.set_figheight(figure.get_figheight() + 0.17 * -(-len(labels) // columns))
     figure.legend(
         handles, labels, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, columnspacing=1.4
