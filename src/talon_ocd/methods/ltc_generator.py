@@ -75,7 +75,8 @@ def ascend(images: Tensor, objective: Callable[[Tensor], Tensor], share: float) 
         (gradient,) = torch.autograd.grad(objective(start).sum(), start)
     directions = F.normalize(gradient.flatten(1), dim=1)
     lengths = images.flatten(1).norm(dim=1, keepdim=True)
-    return images.detach() + (share * lengths * directions).view_as(images)
+    moved: Tensor = images.detach() + (share * lengths * directions).view_as(images)
+    return moved
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError, nearest
+from talon_ocd.methods.age import AgeMethod
 from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.diffgre import DiffGreMethod, DiffGreRecipe
@@ -91,6 +92,7 @@ REGISTRY: dict[str, Entry] = {
         lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()), inference="leaders"),
     ),
     "ltc": Entry("cluster", "LTC", lambda config: LtcMethod()),
+    "age": Entry("cluster", "AGE", lambda config: AgeMethod()),
 }
 
 
