@@ -120,6 +120,7 @@ def test_every_section_and_every_name() -> None:
     }  # fmt: skip
     assert {row.dataset for row in everything()} <= {*OFFICIAL, "average"}
     assert {row.backbone for row in everything()} <= {*BACKBONES, ""}
+    assert all(row.source.endswith(row.note) for row in everything())
     titles = {row.method for row in everything()}
     assert {title for title in TITLES.values() if title not in titles} == set()
 

@@ -55,6 +55,7 @@ def test_published_figures_only_beside_their_own_backbone_and_split() -> None:
         "45.5", "60.7", "37.8", DASH,
     ]  # fmt: skip
     assert list(lines) == ["TALON", "TALON, published", "Closed set (floor)"]
+    assert "Published TALON: TALON (Wu et al., 2026), main table." in made.notes
     assert "Not beside cifar10: TALON is published for the split 6/4." in made.notes
     for backbone in ("efficientnet-lite0", "openai/clip-vit-large-patch14"):
         other = table("main-strict", row("cub", backbone=backbone, family="clip" if "clip" in backbone else backbone))

@@ -78,17 +78,19 @@ def fill(layout: Layout, entries: Sequence[Line], remarks: Sequence[str] = ()) -
     datasets = sorted({group.first.dataset for group in groups}, key=place)
     nothing: list[Cell] = [None] * len(layout.columns)
     out: list[tuple[Cell, ...]] = []
+    sources: dict[str, None] = {}
     for line in entries:
         own = [layout.figures(line.groups[name]) if name in line.groups else nothing for name in datasets]
         out.append((line.label, *line.lead, *(cell for cells in own for cell in cells)))
         papers = [_beside(layout, line, name) for name in datasets]
+        sources.update((f"Published {row.method}: {row.source}.", None) for row in papers if row)
         if layout.published and any(papers):
             theirs = [layout.published(row) if row else nothing for row in papers]
             out.append((line.label + PUBLISHED, *line.lead, *(cell for cells in theirs for cell in cells)))
     columns = [Column("", title) for title in ("method", *layout.lead)]
     columns += [Column(name, title) for name in datasets for title in layout.columns]
     why = beside(row for group in groups for row in group.rows) if layout.published else None
-    below = [*notes(groups), *remarks, *([why] if why else _other_splits(layout, entries))]
+    below = [*notes(groups), *remarks, *sources, *([why] if why else _other_splits(layout, entries))]
     return Table(layout.name, layout.title, tuple(columns), tuple(out), tuple(below))
 
 

@@ -34,6 +34,14 @@ TITLES = {
     "base-hash": "BaseHash", "smile": "SMILE", "phe": "PHE", "ltc": "LTC", "paco": "PACO", "age": "AGE",
 }  # fmt: skip
 """What papers call the methods of this package. DiffGRE is published with image generation, which ours has not."""
+SOURCES = {
+    "8.1": "TALON (Wu et al., 2026), main table", "8.2": "TALON (Wu et al., 2026), ablation",
+    "8.3": "TALON (Wu et al., 2026), number of categories", "8.4": "TALON (Wu et al., 2026), test-time adapters",
+    "8.5": "TALON (Wu et al., 2026), backbones", "8.6": "TALON (Wu et al., 2026), time and geometry",
+    "8.7": "PHE (Zheng et al., 2024)", "8.8": "DiffGRE (Liu et al., 2025)", "8.9": "LTC (Zhang et al., 2026)",
+    "8.11": "AGE and ADHL (2026)",
+}  # fmt: skip
+"""Where the tables of each section were taken from."""
 UNPRINTED = "not published"
 """Notes of figures that stand in the source of a paper but not in the paper hold these words."""
 
@@ -67,6 +75,11 @@ class Published:
     def printed(self) -> bool:
         """Is it in the paper, not only in its source?"""
         return UNPRINTED not in self.note
+
+    @property
+    def source(self) -> str:
+        """The paper and table, and what must be known of the figure."""
+        return f"{SOURCES[self.section]}{f'; {self.note}' if self.note else ''}"
 
     @property
     def old_share(self) -> float | None:
