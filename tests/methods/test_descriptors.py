@@ -124,7 +124,7 @@ def test_registered_settings_are_the_published_ones() -> None:
     assert isinstance(wta, WtaMethod)
     assert (rank.recipe.dimensions, rank.top) == (32, 3)
     assert (wta.recipe.dimensions, wta.groups) == (48, 3)
-    assert rank.recipe.with_epochs(5).lr == 0.1
+    assert (rank.recipe.with_epochs(5).epochs, rank.recipe.lr) == (5, 0.01)
 
 
 def test_impossible_descriptors_are_refused() -> None:

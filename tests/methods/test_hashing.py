@@ -137,14 +137,16 @@ def _fit(labelled: Labelled, trainable: str) -> dict[str, torch.Tensor]:
     return network.head.state_dict()
 
 
-def test_settings_follow_the_length_of_training() -> None:
+def test_settings_follow_the_length_of_training_if_asked_to() -> None:
     recipe = SmileRecipe()
     assert (recipe.epochs, recipe.lr, recipe.weight_decay, recipe.batch_size) == (100, 0.01, 5e-5, 128)
-    short = recipe.with_epochs(20)
+    assert recipe.with_epochs(20) == SmileRecipe(epochs=20)
+    released = SmileRecipe(argument_defaults=True)
+    short = released.with_epochs(20)
     assert (short.epochs, short.lr, short.weight_decay) == (20, 0.1, 1e-4)
-    assert short.with_epochs(100) == recipe
-    assert recipe.with_epochs(21).lr == 0.01
-    assert SmileRecipe(lr=0.02).with_epochs(5).lr == 0.02
+    assert short.with_epochs(100) == released
+    assert released.with_epochs(21).lr == 0.01
+    assert SmileRecipe(lr=0.02, argument_defaults=True).with_epochs(5).lr == 0.02
     assert recipe.key != short.key != HashRecipe().with_epochs(20).key
 
 
