@@ -217,7 +217,7 @@ def import_diffusers() -> tuple[Any, Any]:
     except ImportError as error:
         raise BackboneError(
             f"generating pictures needs diffusers and transformers ({error}): pip install 'talon-ocd[diffusion]'. "
-            "Without them, training mixes labelled images, and --virtual takes pictures that were made elsewhere."
+            "Without them, DiffGRE mixes labelled images or takes a folder of pictures that were made elsewhere."
         ) from error
     for package in (diffusers, transformers):
         package.utils.logging.set_verbosity_error()
