@@ -38,7 +38,7 @@ class LtcRecipe(GradientRecipe):
     """Training with pseudo-unknowns; facts are ``prototypes`` ``(C, D)`` and the learned ``threshold``."""
 
     lr: float = 1e-3
-    """Peak learning rate of AdamW for all that is trained. The code has 1e-2: it trains, and generalises worse."""
+    """Peak learning rate of AdamW for all that is trained. The code has 1e-2 (see the docs)."""
     weight_decay: float = 1e-3
     """Weight decay of all that is trained."""
     warmup_epochs: int = 5
