@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from talon_ocd.cli import evaluate as module
-from talon_ocd.evaluation.splits import split
+from talon_ocd.evaluation.grid import Grid
+from talon_ocd.evaluation.splits import split, stream_order
 from talon_ocd.images import labelled
 from tests.cli.running import refused, talon
 from tests.images.pictures import put
@@ -22,53 +22,72 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TALON_CACHE", str(tmp_path / "cache"))
 
 
-def results(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+def rows(folder: Path) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return content
 
 
-def test_a_folder_over_seeds(incoming_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_over_seeds_and_orders(incoming_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ended = talon(
-        "evaluate", "-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", "0,2", "-o", out, *QUICK
-    )
-    assert ended.code == 0 and "Strict" in ended.out and "Greedy" in ended.out and "±" in ended.out
-    content = results(out)
-    assert content["seeds"] == [0, 2] and content["dataset"]["known"] == ["0", "1", "2", "3"]
-    assert content["preset"] == "default" and content["command"].startswith("talon")
-    for part in (*content["runs"], content["mean"], content["std"]):
-        for protocol in ("strict", "greedy"):
-            assert set(part[protocol]) == {"all", "old", "new"}
-        assert {"found", "true"} <= set(part["categories"]) and {"threshold", "sizes", "timings"} <= set(part)
+    words = ("-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", "0,2", "--orders", 2, "--report")
+    ended = talon("evaluate", *words, "-m", "talon,closed", "-o", out, *QUICK)
+    assert ended.code == 0 and "talon" in ended.out and "closed" in ended.out and "±" in ended.out
+    found = rows(out)
+    assert len(found) == 2 * 2 * 2 and found[0]["preset"] == "default" and found[0]["command"].startswith("talon")
     source = labelled(incoming_folder)
-    for seed, scores in zip((0, 2), content["runs"], strict=True):
-        parts = split(source.items, ("0", "1", "2", "3"), seed)
-        lines = (out / f"seed-{seed}" / "decisions.jsonl").read_text(encoding="utf-8").splitlines()
-        assert [json.loads(line)["source"] for line in lines] == [source.items[at].source for at in parts.stream]
-        assert scores["sizes"]["labelled"] == len(parts.labelled)
-        assert (out / f"seed-{seed}" / "report.html").exists()
-        summary = json.loads((out / f"seed-{seed}" / "summary.json").read_text(encoding="utf-8"))
-        assert summary["metrics"]["strict"] == scores["strict"]
+    for row in found:
+        assert row["known_classes"] == 4 and {"found", "true", "memory"} <= set(row["categories"])
+        parts = split(source.items, ("0", "1", "2", "3"), row["seed"])
+        folder = out / "reports" / "folder-incoming" / row["method"] / f"seed-{row['seed']}-{row['order']['number']}"
+        lines = (folder / "decisions.jsonl").read_text(encoding="utf-8").splitlines()
+        order = stream_order(parts.rest, "shuffled", row["seed"], row["order"]["number"])
+        assert [json.loads(line)["source"] for line in lines] == [source.items[at].source for at in order]
+        assert row["sizes"]["labelled"] == len(parts.labelled) and (folder / "report.html").exists()
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        assert summary["metrics"]["strict"] == row["strict"]
 
 
 @pytest.mark.parametrize("preset", ["official", "paper"])
 def test_presets_run(preset: str, incoming_folder: Path, tmp_path: Path) -> None:
     words = ("evaluate", "-d", "folder", "--root", incoming_folder, "-p", preset, "--seeds", 0, "-o", tmp_path, *QUICK)
     assert talon(*words).code == 0
-    assert results(tmp_path)["mean"]["threshold"] == 0.75 and results(tmp_path)["config"]["preset"] == preset
+    (row,) = rows(tmp_path)
+    assert row["threshold"] == 0.75 and row["preset"] == preset
 
 
-def test_images_that_can_not_be_used_are_listed(incoming_folder: Path, tmp_path: Path) -> None:
+def test_settings_of_methods_and_sweeps(incoming_folder: Path, tmp_path: Path) -> None:
+    words = ("-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", 0, "-o", tmp_path / "out", *QUICK)
+    assert talon("evaluate", *words, "-m", "mlc,smile", "--set", "smile.bits=5").code == 0
+    settings = {row["method"]: row["settings"] for row in rows(tmp_path / "out")}
+    assert settings["smile"]["recipe"]["bits"] == 5 and settings["smile"]["recipe"]["epochs"] == 1
+    sweep = ("--sweep", "online.threshold=0.2,0.9", "--sweep", "offline.margin=0.1,0.3")
+    assert talon("evaluate", *words, "-m", "mlc", *sweep).code == 0
+    variants = [row["variant"] for row in rows(tmp_path / "out")]
+    assert variants == [
+        {"online.threshold": threshold, "offline.margin": margin} for threshold in (0.2, 0.9) for margin in (0.1, 0.3)
+    ]
+    assert [row["threshold"] for row in rows(tmp_path / "out")] == [0.2, 0.2, 0.9, 0.9]
+
+
+def test_data_sets_are_found_by_name(tmp_path: Path) -> None:
+    ended = talon("evaluate", "-d", "pets,cub", "--root", f"pets={tmp_path}", "-o", tmp_path / "out", *QUICK)
+    assert ended.code == 2 and f"talon: {tmp_path} is not Oxford-IIIT Pet" in ended.err
+    assert "--root is given 2 times" in refused(
+        "evaluate", "-d", "pets", "--root", tmp_path, "--root", "b", "-o", tmp_path / "out", *QUICK
+    )
+
+
+def test_images_that_can_not_be_used_are_counted(incoming_folder: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(incoming_folder, tmp_path / "data"))
     (data / "0" / "bad.png").write_bytes(b"no picture")
     put(data / "stray.png")
-    words = ("--root", data, "--known", 4, "--seeds", "0,1", "--threshold", 0.9, "-o", tmp_path / "out")
+    words = ("--root", data, "--known", 4, "--seeds", "0,1", "--threshold", 0.9, "-o", tmp_path / "out", "--report")
     assert talon("evaluate", "-d", "folder", *words, *QUICK).code == 0
-    for seed, scores in enumerate(results(tmp_path / "out")["runs"]):
-        text = (tmp_path / "out" / f"seed-{seed}" / "summary.json").read_text(encoding="utf-8")
-        skipped = json.loads(text)["skipped"]
+    for row in rows(tmp_path / "out"):
+        folder = tmp_path / "out" / "reports" / "folder-data" / "talon" / f"seed-{row['seed']}-0"
+        skipped = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["skipped"]
         assert {Path(item["source"]).name for item in skipped["listed"]} == {"bad.png", "stray.png"}
-        assert skipped["count"] == scores["sizes"]["skipped"] == 2
+        assert skipped["count"] == row["sizes"]["skipped"] == 2
 
 
 def test_a_known_class_that_is_never_labelled_shifts_no_count(tmp_path: Path) -> None:
@@ -79,9 +98,10 @@ def test_a_known_class_that_is_never_labelled_shifts_no_count(tmp_path: Path) ->
     known = tmp_path / "known.txt"
     known.write_text("a\nb\n", encoding="utf-8")
     seed = next(s for s in range(50) if 12 not in split(labelled(tmp_path / "data").items, ("a", "b"), s).labelled)
-    words = ("--known", known, "--seeds", seed, "--threshold", 1.5, "-o", tmp_path / "out")
+    words = ("--known", known, "--seeds", seed, "--threshold", 1.5, "-o", tmp_path / "out", "--report")
     assert talon("evaluate", "-d", "folder", "--root", tmp_path / "data", *words, *QUICK).code == 0
-    summary = json.loads((tmp_path / "out" / f"seed-{seed}" / "summary.json").read_text(encoding="utf-8"))
+    folder = tmp_path / "out" / "reports" / "folder-data" / "talon" / f"seed-{seed}-0"
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["known_classes"], summary["known_classes_seen"]) == (1, 0)
 
 
@@ -97,6 +117,12 @@ def test_a_known_class_that_is_never_labelled_shifts_no_count(tmp_path: Path) ->
         (("--known", "0"), "--known 0 must be between 1 and 10"),
         (("--known", "some"), "give a number or a text file with one class a line"),
         (("--sampling", "gdc"), "Did you mean 'gcd'"),
+        (("--order", "shufled"), "Did you mean 'shuffled'"),
+        (("--order", "dataset", "--orders", "2"), "the order of the data set is a single one"),
+        (("--method", "tallon"), "Did you mean 'talon'"),
+        (("--method", ","), "give at least one name"),
+        (("--method", "smile", "--set", "smile.bit=3"), "Did you mean 'bits'"),
+        (("--sweep", "threshold"), "write NAME=V1,V2"),
         (("--threshold", "high"), "threshold must be a number or auto"),
         (("--adapt", "encode"), "Did you mean 'encoder'"),
         (("--preset", "oficial"), "Did you mean 'official'"),
@@ -117,7 +143,7 @@ def test_results_of_an_older_run_do_not_look_current(
         raise KeyboardInterrupt
 
     (tmp_path / "results.json").write_text("old")
-    monkeypatch.setattr(module, "run_protocol", stop)
+    monkeypatch.setattr(Grid, "run", stop)
     ended = talon("evaluate", "-d", "folder", "--root", incoming_folder, "-o", tmp_path, *QUICK)
     assert ended.code == 130 and not (tmp_path / "results.json").exists()
 

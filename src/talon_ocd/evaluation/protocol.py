@@ -51,6 +51,15 @@ class Answers:
     seconds: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Features:
+    """What a method's streams decide on: one row for each image of the stream, in data set order."""
+
+    values: Tensor
+    seconds: float
+    """Time that encoding them took."""
+
+
 class Experiment:
     """One data set with one labelled half.
 
@@ -93,23 +102,24 @@ class Experiment:
         """Return the stream in one of its orders."""
         return stream_order(self.rest, kind, self.seed, number)
 
-    def features(self, method: Method, trained: Trained) -> Tensor | None:
-        """Return what a method's streams decide on, for all images of the stream in data set order.
+    def features(self, method: Method, trained: Trained) -> Features | None:
+        """Return what a method's streams decide on: the same for all orders, so that it is computed once.
 
-        It is the same for all orders, unless the method's network learns from the stream: then there is none.
+        There is none if the method's network learns from the stream.
         """
         stream = method.stream(trained)
         if not isinstance(stream, FrozenStream):
             return None
         parts = torch.from_numpy(self.rest).split(4 * BATCH)
-        return torch.cat([stream.encode(self._outputs.take(part)) for part in parts])
+        values = torch.cat([stream.encode(self._outputs.take(part)) for part in parts])
+        return Features(values, stream.clock.seconds["encode"])
 
     def run(
         self,
         method: Method,
         trained: Trained,
         order: Indices,
-        features: Tensor | None = None,
+        features: Features | None = None,
         progress: Progress = SILENT,
         on_answers: OnAnswers = lambda assignment, positions: None,
     ) -> Answers:
@@ -126,14 +136,17 @@ class Experiment:
         stream.flush()
         seconds = {f"{stage}_seconds": spent for stage, spent in stream.clock.seconds.items()}
         seconds["stream_seconds"] = time.perf_counter() - started
+        if features is not None:
+            seconds["encode_seconds"] = features.seconds
+            seconds["stream_seconds"] += features.seconds
         return Answers(joined(parts), order, stream.size, stream.threshold, seconds)
 
-    def _answer(self, stream: MethodStream, positions: Indices, features: Tensor | None) -> Assignment:
+    def _answer(self, stream: MethodStream, positions: Indices, features: Features | None) -> Assignment:
         if features is None:
             return stream.observe(self._outputs.take(torch.from_numpy(positions)))
         assert isinstance(stream, FrozenStream)
         with stream.clock("decide"):
-            return stream.place(features[torch.from_numpy(np.searchsorted(self.rest, positions))])
+            return stream.place(features.values[torch.from_numpy(np.searchsorted(self.rest, positions))])
 
     def score(self, answers: Answers) -> dict[str, Any]:
         """Return every figure of a stream's answers, as plain data."""
