@@ -7,7 +7,7 @@ import torch
 
 from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import Dataset
-from talon_ocd.evaluation.protocol import Answers, Experiment, along, default_cache_directory, score, summarise
+from talon_ocd.evaluation.protocol import Answers, Experiment, along, default_cache_directory, score
 from talon_ocd.evaluation.splits import Indices, split
 from talon_ocd.images import memory_item
 from talon_ocd.methods import Method, get_method
@@ -128,14 +128,6 @@ def test_curves_end_at_the_scores() -> None:
         [final.all, final.old, final.new]
     )
     assert curves["categories"][-1] == 6 and curves["categories"] == sorted(curves["categories"])
-
-
-def test_mean_and_sample_deviation() -> None:
-    runs = [{"seed": s, "strict": {"all": value}, "note": "x"} for s, value in enumerate((0.2, 0.4, 0.9))]
-    found = summarise(runs)
-    assert found["mean"] == {"strict": {"all": 0.5}} and "seed" not in found["std"]
-    assert found["std"]["strict"]["all"] == pytest.approx(np.std([0.2, 0.4, 0.9], ddof=1))
-    assert summarise(runs[:1])["std"] == {"strict": {"all": 0.0}}
 
 
 def test_scores_of_the_reference_example() -> None:

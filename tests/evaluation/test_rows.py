@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -46,7 +47,7 @@ def test_damaged_files_are_reported_and_skipped(tmp_path: Path) -> None:
     write(tmp_path, row())
     place = tmp_path / "rows" / "pets"
     (place / "half.json").write_text('{"format": 1, "dataset": "pe')
-    (place / "list.json").write_text("[1, 2]")
+    (place / "list.json").write_text("[1]")
     (place / "poor.json").write_text('{"dataset": "pets", "method": "talon"}')
     (place / "binary.json").write_bytes(b"\xff\xfe\x00")
     (place / "later.json").write_text('{"format": 2, "dataset": "p", "method": "m", "seed": 0, "order": {}, "strict": {}, "greedy": {}}')  # fmt: skip  # noqa: E501
@@ -109,3 +110,8 @@ def test_spread_is_the_sample_standard_deviation(values: list[float]) -> None:
     found = spread(values)
     assert found is not None and found.std is not None
     assert found.mean == pytest.approx(mean(values), abs=1e-9) and found.std == pytest.approx(stdev(values), abs=1e-7)
+
+
+def test_the_list_of_a_finished_grid_is_read_like_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps([row(), row(seed=1), row(order=1)]))
+    assert len(read_rows([tmp_path / "results.json"]).rows) == 3

@@ -17,9 +17,10 @@ from talon_ocd.cli.display import progress_for
 from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.evaluation.datasets import load_dataset
-from talon_ocd.evaluation.grid import Cell, Grid, Plan
-from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_directory, summarise
+from talon_ocd.evaluation.grid import Cell, Grid, Plan, folder_name
+from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_directory
 from talon_ocd.evaluation.record import Record
+from talon_ocd.evaluation.rows import Row, Spread, group_rows
 from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
 from talon_ocd.images import display
 from talon_ocd.methods import get_method, list_methods
@@ -28,7 +29,6 @@ from talon_ocd.methods.talon import TalonMethod
 from talon_ocd.saved import make_folder, write_files
 
 RESULTS = "results.json"
-SHOWN = ("strict", "greedy", "categories", "sizes")
 
 
 def evaluate(
@@ -181,7 +181,7 @@ def _report(
     output: Path, experiment: Experiment, cell: Cell, number: int, answers: Answers, row: dict[str, Any]
 ) -> None:
     """Write decisions, summary and report of one stream."""
-    folder = output / "reports" / experiment.dataset.name.replace(":", "-") / cell.label
+    folder = output / "reports" / folder_name(experiment.dataset) / cell.label
     with Record(folder / f"seed-{experiment.seed}-{number}", len(experiment.labelled.names)) as record:
         made = experiment.decisions(answers.assignment, answers.order, 0, answers.threshold)
         for decision, position in zip(made, answers.order, strict=True):
@@ -199,18 +199,23 @@ def _tell(rows: list[dict[str, Any]], output: Path) -> None:
     columns = ("data set", "method", "Strict All", "Old", "New", "Greedy All", "categories", "old share", "runs")
     for column in columns:
         table.add_column(column, justify="left" if column in columns[:2] else "right")
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        swept = (f"{name}={value}" for name, value in row["variant"].items())
-        groups.setdefault((row["dataset"], " ".join([row["method"], *swept])), []).append(row)
-    for (data, name), members in groups.items():
-        found = summarise([{key: member[key] for key in SHOWN} for member in members])
-        mean, std = found["mean"], found["std"]
+    for group in group_rows(Row(row) for row in rows):
+        swept = (f"{name}={value}" for name, value in group.first.variant.items())
         cells = [
-            f"{100 * mean[protocol][part]:.1f} ± {100 * std[protocol][part]:.1f}"
+            _percent(group.spread(protocol, part))
             for protocol, part in (("strict", "all"), ("strict", "old"), ("strict", "new"), ("greedy", "all"))
         ]
-        count = f"{mean['categories']['found']:.0f} of {mean['categories']['true']:.0f}"
-        table.add_row(data, name, *cells, count, f"{mean['sizes']['old_share']:.3f}", str(len(members)))
+        found, true = group.spread("categories", "found"), group.spread("categories", "true")
+        count = f"{found.mean:.0f} of {true.mean:.0f}" if found and true else "-"
+        name = " ".join([group.first.method, *swept])
+        table.add_row(
+            group.first.dataset, name, *cells, count, f"{group.first.old_share:.3f}", str(len(group.rows))
+        )  # fmt: skip
     choices.out.print(table)
     choices.out.print(f"results: {display(output / RESULTS)}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _percent(found: Spread | None) -> str:
+    if found is None:
+        return "-"
+    return f"{100 * found.mean:.1f}" + ("" if found.std is None else f" ± {100 * found.std:.1f}")

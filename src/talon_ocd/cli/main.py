@@ -15,7 +15,6 @@ from talon_ocd import __version__
 from talon_ocd.cli import bench, demo, discover, doctor, evaluate, figures, fit, generate, reproduce, tables
 from talon_ocd.errors import TalonError
 
-
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Names of glibc's ``mallopt``."""
 

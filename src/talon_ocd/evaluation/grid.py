@@ -1,7 +1,7 @@
 """A grid of data sets, methods, labelled halves and stream orders (layer: evaluation).
 
-Every row of it is one file, written when it is done: a grid that is stopped goes on with the next row, and several
-processes may share one folder. Methods with equal recipes share one fit, and all share the trunk outputs.
+Every row of it is one file, written when it is done: a grid that is stopped goes on with the next row, and processes
+may share out its data sets. Methods with equal recipes share one fit, and all share the trunk outputs.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ class Plan:
         return list(groups.values())
 
 
+def folder_name(dataset: Dataset) -> str:
+    """Return the name of a data set as a folder can have it."""
+    return dataset.name.replace(":", "-")
+
+
 OnStream = Callable[[Experiment, Cell, int, Answers, dict[str, Any]], None]
 
 
@@ -145,7 +150,9 @@ class Grid:
         """Yield the rows of one labelled half."""
         trains = any(cells[0].method.recipe.trains for cells in groups)
         config = replace(self.plan.config, seed=seed).override(epochs=int(trains))  # views are for training only
-        with cache_for(self.backbone, config, self.cache_directory) as cache:
+        # A cache has one owner: with one for each data set, several processes can share out the data sets of a grid.
+        place = self.cache_directory / folder_name(dataset) if self.cache_directory else None
+        with cache_for(self.backbone, config, place) as cache:
             experiment = Experiment(
                 dataset, self.backbone, config.offline, seed, cache, self.plan.rule, self.progress
             )  # fmt: skip
@@ -250,7 +257,7 @@ class Grid:
 
     def _path(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> Path:
         name = f"seed-{seed}-{self.plan.order}-{number}.json"
-        return self.folder / ROWS / dataset.name.replace(":", "-") / cell.label / name
+        return self.folder / ROWS / folder_name(dataset) / cell.label / name
 
     def _paths(self, dataset: Dataset) -> Iterator[Path]:
         for cell in self.plan.cells:

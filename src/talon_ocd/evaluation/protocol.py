@@ -194,28 +194,6 @@ def along(truth: Any, ids: Any, known: Sequence[str]) -> dict[str, list[float]]:
     return curves
 
 
-def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and sample standard deviation of all numbers over runs, in the shape of a run.
-
-    >>> summarise([{"strict": {"all": 0.5}}, {"strict": {"all": 0.7}}])["mean"]
-    {'strict': {'all': 0.6}}
-    """
-    return {
-        "mean": _reduce(runs, lambda values: float(np.round(np.mean(values), 10))),
-        "std": _reduce(runs, lambda values: float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
-    }
-
-
-def _reduce(runs: Sequence[Any], function: Callable[[list[float]], float]) -> Any:
-    first = runs[0]
-    if isinstance(first, dict):
-        kept = {name: _reduce([run[name] for run in runs], function) for name in first if name != "seed"}
-        return {name: value for name, value in kept.items() if value is not None}
-    if isinstance(first, int | float) and not isinstance(first, bool):
-        return function([float(run) for run in runs])
-    return None
-
-
 def default_cache_directory() -> Path:
     """Return where trunk outputs are kept between runs: ``$TALON_CACHE``, or the user's cache folder."""
     if chosen := os.environ.get("TALON_CACHE"):

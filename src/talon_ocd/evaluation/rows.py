@@ -155,20 +155,20 @@ class Reading:
 
 
 def read_rows(folders: Sequence[Path]) -> Reading:
-    """Read all rows of output folders: damaged files are reported and skipped, rows that can't be true refused."""
+    """Read all rows of output folders, or of their ``results.json``.
+
+    Damaged files are reported and skipped, rows that can't be true refused.
+    """
     reading, seen = Reading(), dict[str, Row]()
     for folder in folders:
-        for path in _files(folder):
-            row = _row(path, reading.problems)
-            if row is None:
-                continue
+        for row in (row for path in _files(folder) for row in _rows(path, reading.problems)):
             check(row)
             key = _identity(row)
             if key not in seen:
                 seen[key] = row
                 reading.rows.append(row)
             elif dict(seen[key].data) != dict(row.data):
-                reading.problems.append(f"{display(path)}: left out, {seen[key]} is the same row already.")
+                reading.problems.append(f"{row}: left out, {seen[key]} is the same row already.")
     if not reading.rows:
         places = ", ".join(display(folder) for folder in folders)
         raise DataError(f"{places}: no rows in there; `talon evaluate --dataset ... -o DIR` makes them in DIR/{ROWS}.")
@@ -237,20 +237,23 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in place.rglob("*.json") if not path.name.startswith("."))
 
 
-def _row(path: Path, problems: list[str]) -> Row | None:
+def _rows(path: Path, problems: list[str]) -> list[Row]:
+    """Return the rows of a file: one, or the list of them that a finished grid writes."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         problems.append(f"{display(path)}: skipped, it can't be read as a row ({error}).")
-        return None
-    missing = [name for name in REQUIRED if name not in data] if isinstance(data, dict) else list(REQUIRED)
-    if missing:
-        problems.append(f"{display(path)}: skipped, it is no row: {', '.join(missing)} missing.")
-        return None
-    if data.get("format", FORMAT) != FORMAT:
-        problems.append(f"{display(path)}: skipped, format {data['format']} is not the {FORMAT} of this version.")
-        return None
-    return Row(data, path)
+        return []
+    found = []
+    for data in content if isinstance(content, list) else [content]:
+        missing = [name for name in REQUIRED if name not in data] if isinstance(data, dict) else list(REQUIRED)
+        if missing:
+            problems.append(f"{display(path)}: skipped, it is no row: {', '.join(missing)} missing.")
+        elif data.get("format", FORMAT) != FORMAT:
+            problems.append(f"{display(path)}: skipped, format {data['format']} is not the {FORMAT} of this version.")
+        else:
+            found.append(Row(data, path))
+    return found
 
 
 def _kind(row: Row) -> str:
