@@ -23,7 +23,7 @@ from talon_ocd.evaluation.record import Record
 from talon_ocd.evaluation.rows import Row, Spread, group_rows
 from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
 from talon_ocd.images import display
-from talon_ocd.methods import get_method, list_methods
+from talon_ocd.methods import get_method, list_methods, register_file
 from talon_ocd.methods.registry import REGISTRY, with_setting
 from talon_ocd.methods.talon import TalonMethod
 from talon_ocd.saved import make_folder, write_files
@@ -41,7 +41,10 @@ def evaluate(
         typer.Option("--root", help="Where data sets are: a folder, or NAME=FOLDER for each. Default: $TALON_DATA."),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", "-m", help="Methods or groups with commas, e.g. talon,phe,ablation; all.")
+        str,
+        typer.Option(
+            "--method", "-m", help="Methods, groups or Python files with commas: talon,phe,ablation,./my.py; all."
+        ),
     ] = "talon",
     known: Annotated[
         str | None, typer.Option("--known", help="How many classes are known, or a file that lists them.")
@@ -103,8 +106,9 @@ def evaluate(
 
 
 def _methods(text: str) -> list[str]:
-    """Return the names that are meant; a group stands for its methods."""
-    return list(dict.fromkeys(name for word in _words(text) for name in list_methods(word)))
+    """Return the names that are meant; a group stands for its methods, a Python file for those it defines."""
+    names = [register_file(Path(word)) if word.endswith(".py") else list_methods(word) for word in _words(text)]
+    return list(dict.fromkeys(name for part in names for name in part))
 
 
 def _cells(

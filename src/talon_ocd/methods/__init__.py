@@ -5,12 +5,17 @@ any method: each is one file. ``registry`` knows them by name.
 """
 
 from talon_ocd.methods.base import GradientRecipe, Method, Recipe, Trained
-from talon_ocd.methods.registry import get_method, list_methods
+from talon_ocd.methods.networks import HeadNetwork
+from talon_ocd.methods.registry import Entry, get_method, list_methods, register_file
 from talon_ocd.methods.streams import FrozenStream, Match, MethodStream, OneByOneStream, PrototypeStream
+from talon_ocd.methods.training import Group, Training
 
 __all__ = [
+    "Entry",
     "FrozenStream",
     "GradientRecipe",
+    "Group",
+    "HeadNetwork",
     "Match",
     "Method",
     "MethodStream",
@@ -18,6 +23,8 @@ __all__ = [
     "PrototypeStream",
     "Recipe",
     "Trained",
+    "Training",
     "get_method",
     "list_methods",
+    "register_file",
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from talon_ocd.config import TalonConfig
@@ -96,6 +99,10 @@ REGISTRY: dict[str, Entry] = {
 }
 
 
+_OWN = frozenset(REGISTRY)
+"""Names of this package."""
+
+
 def get_method(name: str, config: TalonConfig | None = None) -> Method:
     """Return a method with its settings; ``config`` is that of the TALON family.
 
@@ -103,6 +110,30 @@ def get_method(name: str, config: TalonConfig | None = None) -> Method:
     ('prototypes',)
     """
     return entry(name).build(config or TalonConfig())
+
+
+def register_file(path: Path) -> list[str]:
+    """Run a Python file that defines ``METHODS``, names with their ``Entry``, and return the names.
+
+    A name that is taken by a method of this package is refused; one of an earlier file is replaced.
+    """
+    spec = importlib.util.spec_from_file_location(f"talon_method_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"--method {path}: there is no such Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"--method {path}: the file can't be run ({type(error).__name__}: {error}).") from error
+    entries = getattr(module, "METHODS", None)
+    if not isinstance(entries, dict) or not entries or not all(isinstance(made, Entry) for made in entries.values()):
+        raise ConfigError(f'--method {path}: the file must define METHODS = {{"name": Entry(group, title, build)}}.')
+    for name, made in entries.items():
+        if name in _OWN or not name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"--method {path}: {name!r} can't be used; take another name of letters, digits and -.")
+        REGISTRY[name] = made
+    return list(entries)
 
 
 def with_setting(method: Method, name: str, value: Any) -> Method:
