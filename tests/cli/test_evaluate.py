@@ -69,6 +69,19 @@ def test_settings_of_methods_and_sweeps(incoming_folder: Path, tmp_path: Path) -
     assert [row["threshold"] for row in rows(tmp_path / "out")] == [0.2, 0.2, 0.9, 0.9]
 
 
+def test_generated_images_are_for_diffgre(incoming_folder: Path, tmp_path: Path) -> None:
+    for number in range(6):
+        put(tmp_path / "made" / f"{number}.png", number)
+    words = ("-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", 0, *QUICK)
+    made = ("--virtual", tmp_path / "made")
+    assert talon("evaluate", *words, "-m", "diffgre-smile", *made, "-o", tmp_path / "out").code == 0
+    assert rows(tmp_path / "out")[0]["title"] == "DiffGRE+SMILE, generated images"
+    assert talon("evaluate", *words, "-m", "diffgre-smile", "-o", tmp_path / "mixed").code == 0
+    assert rows(tmp_path / "mixed")[0]["title"] == "DiffGRE+SMILE, mixed images"
+    assert "other settings" in refused("evaluate", *words, "-m", "diffgre-smile", "-o", tmp_path / "out")
+    assert "add diffgre" in refused("evaluate", *words, "-m", "smile", *made, "-o", tmp_path / "out")
+
+
 def test_data_sets_are_found_by_name(tmp_path: Path) -> None:
     ended = talon("evaluate", "-d", "pets,cub", "--root", f"pets={tmp_path}", "-o", tmp_path / "out", *QUICK)
     assert ended.code == 2 and f"talon: {tmp_path} is not Oxford-IIIT Pet" in ended.err

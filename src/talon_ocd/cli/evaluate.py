@@ -22,7 +22,8 @@ from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_dir
 from talon_ocd.evaluation.record import Record
 from talon_ocd.evaluation.rows import Row, Spread, group_rows
 from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
-from talon_ocd.images import display
+from talon_ocd.images import ImageItem, display
+from talon_ocd.images.sources import stream as image_stream
 from talon_ocd.methods import get_method, list_methods, register_file
 from talon_ocd.methods.registry import REGISTRY, with_setting
 from talon_ocd.methods.talon import TalonMethod
@@ -73,6 +74,10 @@ def evaluate(
             "--sweep", help="NAME=V1,V2,...: every method once for each value, e.g. online.threshold=0.5,0.6."
         ),
     ] = None,
+    virtual: Annotated[
+        Path | None,
+        typer.Option("--virtual", help="For DiffGRE: a folder of generated images (see talon generate); one data set."),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Also write decisions and a page of pictures a row.")
     ] = False,
@@ -88,7 +93,8 @@ def evaluate(
     )  # fmt: skip
     cells = [cell for name in names for cell in _cells(name, full, epochs, adapt is not None, own, sweep or [])]
     plan = Plan(cells, full, _seeds(seeds), orders, cast(StreamOrder, _one_of("--order", order, StreamOrder)),
-                cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule)))  # fmt: skip
+                cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule)),
+                _virtual(virtual, dataset, names))  # fmt: skip
     data = [load_dataset(name, _root(name, root or []), known, classes) for name in _words(dataset)]
     progress = progress_for(choices.err, quiet)
     for note in (f"{found.name}: {note}" for found in data for note in found.notes):
@@ -140,6 +146,17 @@ def _cells(
             built = with_setting(built, key, value)
         cells.append(Cell(name, built, variant))
     return cells
+
+
+def _virtual(folder: Path | None, dataset: str, methods: list[str]) -> list[ImageItem]:
+    """Return generated images; they are made from one data set and used by some methods only."""
+    if folder is None:
+        return []
+    if len(_words(dataset)) > 1:
+        raise ConfigError(f"--virtual {folder}: generated images belong to one data set; evaluate one at a time.")
+    if not any(REGISTRY[name].group == "diffgre" for name in methods):
+        raise ConfigError(f"--virtual {folder}: none of {', '.join(methods)} trains on generated images; add diffgre.")
+    return image_stream(folder).items
 
 
 def _root(name: str, roots: list[str]) -> Path | None:

@@ -26,6 +26,7 @@ from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.fits import load_fit, save_fit
 from talon_ocd.evaluation.protocol import Answers, Experiment
 from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
+from talon_ocd.images import ImageItem
 from talon_ocd.methods import Method, Trained
 from talon_ocd.methods.base import checksum
 from talon_ocd.methods.registry import entry
@@ -68,6 +69,7 @@ class Plan:
         orders: stream orders of each half.
         order: ``shuffled``, or ``dataset`` (a single one).
         rule: how the labelled half is drawn.
+        virtual: generated images for methods that train on such; they must come from labelled images only.
     """
 
     cells: Sequence[Cell]
@@ -76,6 +78,7 @@ class Plan:
     orders: int = 1
     order: StreamOrder = "shuffled"
     rule: SamplingRule = "gcd"
+    virtual: Sequence[ImageItem] = ()
 
     def __post_init__(self) -> None:
         if self.orders < 1 or (self.order == "dataset" and self.orders > 1):
@@ -99,6 +102,11 @@ class Plan:
 def folder_name(dataset: Dataset) -> str:
     """Return the name of a data set as a folder can have it."""
     return dataset.name.replace(":", "-")
+
+
+def _virtual_images(report: dict[str, Any]) -> list[str]:
+    """Say where the virtual images came from, if a method has trained on such."""
+    return [f"{report['virtual']['source']} images"] if "virtual" in report else []
 
 
 OnStream = Callable[[Experiment, Cell, int, Answers, dict[str, Any]], None]
@@ -154,8 +162,8 @@ class Grid:
         place = self.cache_directory / folder_name(dataset) if self.cache_directory else None
         with cache_for(self.backbone, config, place) as cache:
             experiment = Experiment(
-                dataset, self.backbone, config.offline, seed, cache, self.plan.rule, self.progress
-            )  # fmt: skip
+                dataset, self.backbone, config.offline, seed, cache, self.plan.rule, self.progress, self.plan.virtual
+            )
             for cells in groups:
                 self.progress.note(f"{dataset.name}, seed {seed}: {', '.join(cell.label for cell in cells)}")
                 trained = self._fit(experiment, cells[0])
@@ -219,7 +227,7 @@ class Grid:
             "family": self.backbone.family,
             "pipeline": self._pipeline(),
             "method": cell.name,
-            "title": registered.title,
+            "title": ", ".join([registered.title, *_virtual_images(report)]),
             "group": registered.group,
             "variant": cell.variant,
             "settings": cell.method.settings(),
@@ -249,7 +257,8 @@ class Grid:
     def _circumstances(self, dataset: Dataset) -> list[Any]:
         """Return what all rows of a data set have in common, for checksums."""
         data = [dataset.name, len(dataset.items), list(dataset.known), self.plan.rule]
-        return [FORMAT, data, self._encoder, self._pipeline()]
+        virtual = [checksum(sorted(item.key for item in self.plan.virtual))] if self.plan.virtual else []
+        return [FORMAT, data, self._encoder, self._pipeline(), *virtual]
 
     def _fingerprint(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> str:
         method = [cell.label, cell.method.settings()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ class Experiment:
         cache: TrunkCache,
         rule: SamplingRule = "gcd",
         progress: Progress = SILENT,
+        virtual: Sequence[ImageItem] = (),
     ) -> None:
         self.dataset, self.backbone, self.seed, self.rule = dataset, backbone, seed, rule
         self._outputs = cache.outputs(dataset.items, 0, progress)
@@ -88,6 +89,9 @@ class Experiment:
         self.rest: Indices = parts.rest
         chosen = [self.items[i] for i in parts.labelled]
         self.labelled = Labelled.from_items(chosen, backbone, offline, cache, progress)
+        if virtual:
+            made = cache.outputs(virtual, self.labelled.outputs.views, progress)
+            self.labelled = replace(self.labelled, virtual=made)
         self.truth = np.array([str(item.label) for item in self.items])
         self.skipped: list[Skipped] = [*dataset.skipped, *self._outputs.skipped]
 

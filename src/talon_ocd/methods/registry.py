@@ -82,16 +82,14 @@ REGISTRY: dict[str, Entry] = {
     "slc": Entry("cluster", "SLC", lambda config: SlcMethod()),
     "slc-seeded": Entry("cluster", "SLC from class means", lambda config: SlcMethod(seed_with_class_means=True)),
     "sync": Entry("cluster", "SynC", lambda config: SyncMethod()),
-    "diffgre-smile": Entry("diffgre", "DiffGRE+SMILE, mixed images", lambda config: DiffGreMethod()),
-    "diffgre-phe": Entry(
-        "diffgre", "DiffGRE+PHE, mixed images", lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()))
-    ),
+    "diffgre-smile": Entry("diffgre", "DiffGRE+SMILE", lambda config: DiffGreMethod()),
+    "diffgre-phe": Entry("diffgre", "DiffGRE+PHE", lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()))),
     "diffgre-smile-leaders": Entry(
-        "diffgre", "DiffGRE+SMILE, mixed images, online clustering", lambda config: DiffGreMethod(inference="leaders")
+        "diffgre", "DiffGRE+SMILE, online clustering", lambda config: DiffGreMethod(inference="leaders")
     ),
     "diffgre-phe-leaders": Entry(
         "diffgre",
-        "DiffGRE+PHE, mixed images, online clustering",
+        "DiffGRE+PHE, online clustering",
         lambda config: DiffGreMethod(DiffGreRecipe(PheRecipe()), inference="leaders"),
     ),
     "ltc": Entry("cluster", "LTC", lambda config: LtcMethod()),
