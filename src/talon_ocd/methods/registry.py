@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,23 +135,34 @@ def register_file(path: Path) -> list[str]:
 
 
 def with_setting(method: Method, name: str, value: Any) -> Method:
-    """Return a method with one setting changed: one of its own, or of its recipe.
+    """Return a method with one setting changed: one of its own, or of its recipe; dots lead into settings of settings.
 
     >>> with_setting(get_method("talon"), "threshold", 0.6).threshold
     0.6
+    >>> with_setting(get_method("diffgre-phe"), "host.bits", 16).recipe.host.bits
+    16
     """
-    own, trained = (
-        [setting.name for setting in fields(part) if setting.name != "recipe"] for part in (method, method.recipe)
-    )
-    if name not in (*own, *trained):
-        raise ConfigError(f"{type(method).__name__} has no setting {name!r}.{nearest(name, [*own, *trained])}")
-    part = method if name in own else method.recipe
-    kinds = (type(getattr(part, name)), int) if isinstance(getattr(part, name), float) else (type(getattr(part, name)),)
-    if getattr(part, name) is not None and not isinstance(value, kinds):
-        raise ConfigError(f"{name}={value!r}: {name} must be like {getattr(part, name)!r}.")
-    if name in own:
-        return replace(method, **{name: value})
-    return replace(method, recipe=replace(method.recipe, **{name: value}))
+    first = name.partition(".")[0]
+    own, trained = ([setting.name for setting in fields(part)] for part in (method, method.recipe))
+    if first not in (*own, *trained):
+        raise ConfigError(f"{type(method).__name__} has no setting {name!r}.{nearest(first, [*own, *trained])}")
+    changed: Method = _changed(method, name if first in own else f"recipe.{name}", value)
+    return changed
+
+
+def _changed(part: Any, name: str, value: Any) -> Any:
+    """Return a frozen dataclass with the setting at a dotted name changed."""
+    first, _, rest = name.partition(".")
+    known = [setting.name for setting in fields(part)] if is_dataclass(part) else []
+    if first not in known:
+        raise ConfigError(f"{type(part).__name__} has no setting {first!r}.{nearest(first, known)}")
+    before = getattr(part, first)
+    if rest:
+        return replace(part, **{first: _changed(before, rest, value)})
+    kinds = (float, int) if isinstance(before, float) else (type(before),)
+    if before is not None and not isinstance(value, kinds):
+        raise ConfigError(f"{first}={value!r}: {first} must be like {before!r}.")
+    return replace(part, **{first: value})
 
 
 def entry(name: str) -> Entry:
