@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import talon_ocd
+from talon_ocd.methods import list_methods
 
 
 def test_the_public_names() -> None:
@@ -22,6 +23,41 @@ def test_the_public_names() -> None:
         "list_backbones",
     ]
     assert all(hasattr(talon_ocd, name) for name in talon_ocd.__all__)
+
+
+def test_the_names_that_a_method_is_written_with() -> None:
+    from talon_ocd import methods
+
+    assert methods.__all__ == [
+        "Entry",
+        "FrozenStream",
+        "GradientRecipe",
+        "Group",
+        "HeadNetwork",
+        "Match",
+        "Method",
+        "MethodStream",
+        "OneByOneStream",
+        "PrototypeStream",
+        "Recipe",
+        "Trained",
+        "Training",
+        "get_method",
+        "list_methods",
+        "register_file",
+    ]
+    assert all(hasattr(methods, name) for name in methods.__all__)
+
+
+def test_the_names_that_tables_are_made_with() -> None:
+    assert list_methods() == [
+        *("talon", "baseline", "mlc", "tta-p", "mlc-tta-p", "tta-m", "mlc-tta-m", "tta-p-m", "closed"),
+        *("tent", "aeo", "ostta", "tta-p-tent", "tta-p-aeo", "tta-p-ostta"),
+        *("smile", "smile-16", "smile-32", "smile-64", "base-hash"),
+        *("phe", "phe-legacy", "phe-16", "phe-32", "phe-64", "rankstat", "wta", "mldg"),
+        *("slc", "slc-seeded", "sync", "diffgre-smile", "diffgre-phe", "diffgre-smile-leaders", "diffgre-phe-leaders"),
+        *("ltc", "age"),
+    ]
 
 
 def test_the_scores_have_their_promised_home() -> None:
