@@ -46,6 +46,18 @@ def test_the_example_runs_beside_the_others(
     assert shown.code == 0 and "Radius of each class" in shown.out
 
 
+def test_rows_of_a_file_that_was_changed_are_refused(
+    example: Path, incoming_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALON_CACHE", str(tmp_path / "cache"))
+    data = ("-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", 0, "-o", tmp_path / "out", "-q")
+    words = ("evaluate", *data, "-b", "tiny-vit", "--image-size", 16, "-m", example, "--epochs", 0)
+    assert talon(*words).code == 0
+    assert talon(*words).code == 0  # the same file: nothing to do
+    example.write_text(f"{example.read_text(encoding='utf-8')}\n# another idea\n", encoding="utf-8")
+    assert "method file" in refused(*words)
+
+
 def test_files_that_are_no_methods(example: Path, tmp_path: Path) -> None:
     before = list_methods()
     broken = tmp_path / "broken.py"

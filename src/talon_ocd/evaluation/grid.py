@@ -6,9 +6,11 @@ may share out its data sets. Methods with equal recipes share one fit, and all s
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +29,7 @@ from talon_ocd.evaluation.fits import load_fit, save_fit
 from talon_ocd.evaluation.protocol import Answers, Experiment
 from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
 from talon_ocd.images import ImageItem
-from talon_ocd.methods import Method, Trained
+from talon_ocd.methods import Method, Recipe, Trained
 from talon_ocd.methods.base import checksum
 from talon_ocd.methods.registry import entry
 from talon_ocd.progress import SILENT, Progress
@@ -36,6 +38,8 @@ from talon_ocd.talon import cache_for
 
 FORMAT = 1
 ROWS, FITS = "rows", "fits"
+OWN = f"{__name__.partition('.')[0]}."
+"""What the names of this package's modules start with."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,16 @@ def _virtual_images(report: dict[str, Any]) -> list[str]:
     return [f"{report['virtual']['source']} images"] if "virtual" in report else []
 
 
+def _foreign_source(*parts: Method | Recipe) -> list[str]:
+    """Return checksums of the files that define parts of a method, if these are none of this package.
+
+    Such files change between runs, and their settings need not tell.
+    """
+    modules = {type(part).__module__ for part in parts}
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules) if not name.startswith(OWN)]
+    return [hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] for file in files if file]
+
+
 OnStream = Callable[[Experiment, Cell, int, Answers, dict[str, Any]], None]
 
 
@@ -173,7 +187,7 @@ class Grid:
     def _fit(self, experiment: Experiment, cell: Cell) -> Trained:
         """Train, or read what an earlier run trained: fits are kept, for later rows of the same recipe."""
         recipe = cell.method.recipe
-        facts = [recipe.key, self._circumstances(experiment.dataset), experiment.seed]
+        facts = [recipe.key, self._circumstances(experiment.dataset), experiment.seed, *_foreign_source(recipe)]
         path = self.folder / FITS / f"{checksum(facts)}.safetensors"
         trained = load_fit(path, recipe, self.backbone, self.progress)
         if trained is None:
@@ -261,7 +275,7 @@ class Grid:
         return [FORMAT, data, self._encoder, self._pipeline(), *virtual]
 
     def _fingerprint(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> str:
-        method = [cell.label, cell.method.settings()]
+        method = [cell.label, cell.method.settings(), *_foreign_source(cell.method, cell.method.recipe)]
         return checksum([self._circumstances(dataset), method, seed, self.plan.order, number])
 
     def _path(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> Path:
@@ -294,6 +308,6 @@ class Grid:
                         continue
                     if self._read(path).get("fingerprint") != self._fingerprint(dataset, cell, seed, number):
                         raise ConfigError(
-                            f"{path} was made with other settings, data or encoder than this grid asks for; "
-                            "choose another output folder, or delete the rows that are out of date."
+                            f"{path} was made with other settings, data or encoder (or method file) than this grid "
+                            "asks for; choose another output folder, or delete the rows that are out of date."
                         )
