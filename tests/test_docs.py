@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ def test_every_setting_is_documented_and_every_documented_setting_exists() -> No
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
 def test_links_between_pages_lead_somewhere() -> None:
-    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
     for page in pages:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -47,3 +49,10 @@ def test_documented_defaults_are_those_of_the_config() -> None:
         else:
             numerator, _, denominator = shown.partition("/")
             assert float(numerator) / float(denominator or 1) == pytest.approx(value), name
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
+def test_measured_tables_are_those_of_the_committed_rows() -> None:
+    script = DOCS.parent / "benchmarks" / "write_docs.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"run python benchmarks/write_docs.py: {done.stdout}{done.stderr}"

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
 
 from talon_ocd import __version__
 from talon_ocd.backbones import Backbone
@@ -148,8 +149,11 @@ class Grid:
     on_stream: OnStream = lambda experiment, cell, number, answers, row: None
 
     @cached_property
-    def _encoder(self) -> str:
-        return self.backbone.trunk_fingerprint()
+    def _encoder(self) -> list[str]:
+        head = hashlib.sha256(
+            save({name: value.cpu().contiguous() for name, value in self.backbone.head.state_dict().items()})
+        )
+        return [self.backbone.trunk_fingerprint(), head.hexdigest()]
 
     def run(self, datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
         """Compute what is missing; returns all rows of the plan."""
@@ -270,7 +274,8 @@ class Grid:
 
     def _circumstances(self, dataset: Dataset) -> list[Any]:
         """Return what all rows of a data set have in common, for checksums."""
-        data = [dataset.name, len(dataset.items), list(dataset.known), self.plan.rule]
+        images = checksum([[Path(item.source).name, item.label] for item in dataset.items])  # wherever they lie
+        data = [dataset.name, images, list(dataset.known), self.plan.rule]
         virtual = [checksum(sorted(item.key for item in self.plan.virtual))] if self.plan.virtual else []
         return [FORMAT, data, self._encoder, self._pipeline(), *virtual]
 

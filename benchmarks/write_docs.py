@@ -1,0 +1,85 @@
+"""Write measured tables into the documentation: ``python benchmarks/write_docs.py [--check]``.
+
+Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote them. A page says where a table goes:
+
+    <!-- table NAME [DATA SET] --> ... <!-- end -->       a table of ``talon tables``
+    <!-- measured METHOD,METHOD --> ... <!-- end -->      the rows of some methods
+
+``--check`` writes nothing and fails if a page does not hold what it should.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from talon_ocd.evaluation.rows import Group, Row, group_rows, read_rows
+from talon_ocd.evaluation.tables import make_table
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"<!-- (table|measured) ([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def measured(names: list[str], rows: list[Row]) -> str:
+    """Return a table of the rows of some methods, one line for each data set and setup."""
+    lines = [
+        "| data set | method | Strict All | Old | New | Greedy All | categories (true) | epochs | runs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    groups = [group for group in group_rows(rows) if group.first.method in names and not group.first.variant]
+    order = {name: number for number, name in enumerate(names)}
+    for group in sorted(groups, key=lambda group: (group.first.dataset, order[group.first.method])):
+        cells = [percent(group, "strict", part) for part in ("all", "old", "new")] + [percent(group, "greedy", "all")]
+        found, true = group.spread("categories", "found"), group.spread("categories", "true")
+        assert found is not None and true is not None
+        preset = ", default preset" if group.first.get("preset") == "default" else ""
+        name = f"`{group.first.method}`{preset}"
+        count = f"{found.mean:.0f} ({true.mean:.0f})"
+        lines.append(
+            f"| {group.first.dataset} | {name} | {' | '.join(cells)} | {count} | "
+            f"{group.first.get('epochs')} | {len(group.rows)} |"
+        )
+    return "\n".join(lines)
+
+
+def percent(group: Group, *names: str) -> str:
+    """Return mean ± standard deviation in percent."""
+    found = group.spread(*names)
+    if found is None:
+        return "–"
+    return f"{100 * found.mean:.1f}" + ("" if found.std is None else f" ± {100 * found.std:.1f}")
+
+
+def filled(text: str, rows: list[Row]) -> str:
+    """Return a page with all its tables."""
+
+    def fill(match: re.Match[str]) -> str:
+        kind, words = match[1], match[2].split()
+        if kind == "measured":
+            content = measured(words[0].split(","), rows)
+        else:
+            plain = [row for row in rows if not row.variant and row.get("preset") == "official"]
+            content = make_table(words[0], plain, words[1] if len(words) > 1 else None).markdown()
+        return f"<!-- {kind} {' '.join(words)} -->\n\n{content.strip()}\n\n<!-- end -->"
+
+    return BLOCK.sub(fill, text)
+
+
+def main() -> int:
+    """Fill every page, or say which are out of date."""
+    rows = read_rows(sorted((ROOT / "benchmarks" / "results").glob("grid-*.json"))).rows
+    stale = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        after = filled(before, rows)
+        if after != before:
+            stale.append(page.name)
+            if "--check" not in sys.argv:
+                page.write_text(after, encoding="utf-8")
+    print(f"{len(stale)} pages changed: {', '.join(stale) or 'none'}")  # noqa: T201 - a script speaks to a terminal
+    return int("--check" in sys.argv and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
