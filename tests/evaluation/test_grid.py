@@ -9,7 +9,8 @@ import pytest
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError
 from talon_ocd.evaluation.datasets import Dataset
-from talon_ocd.evaluation.grid import FITS, ROWS, Cell, Grid, Plan
+from talon_ocd.evaluation.grid import FITS, ROWS, Grid
+from talon_ocd.evaluation.plan import Cell, Plan
 from talon_ocd.methods import Method, get_method
 from talon_ocd.methods.registry import with_setting
 from talon_ocd.methods.talon import TalonRecipe

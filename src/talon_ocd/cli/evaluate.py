@@ -17,7 +17,8 @@ from talon_ocd.cli.display import progress_for
 from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.evaluation.datasets import load_dataset
-from talon_ocd.evaluation.grid import Cell, Grid, Plan, folder_name
+from talon_ocd.evaluation.grid import Grid, folder_name
+from talon_ocd.evaluation.plan import Cell, Plan
 from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_directory
 from talon_ocd.evaluation.record import Record
 from talon_ocd.evaluation.rows import Row, Spread, group_rows

@@ -10,9 +10,8 @@ import hashlib
 import json
 import math
 import platform
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,12 @@ from safetensors.torch import save
 
 from talon_ocd import __version__
 from talon_ocd.backbones import Backbone
-from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError
 from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.fits import load_fit, save_fit
+from talon_ocd.evaluation.plan import Cell, Plan, foreign_source
 from talon_ocd.evaluation.protocol import Answers, Experiment
-from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
-from talon_ocd.images import ImageItem
-from talon_ocd.methods import Method, Recipe, Trained
+from talon_ocd.methods import Trained
 from talon_ocd.methods.base import checksum
 from talon_ocd.methods.registry import entry
 from talon_ocd.progress import SILENT, Progress
@@ -39,69 +36,6 @@ from talon_ocd.talon import cache_for
 
 FORMAT = 1
 ROWS, FITS = "rows", "fits"
-OWN = f"{__name__.partition('.')[0]}."
-"""What the names of this package's modules start with."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A method of the grid.
-
-    Attributes:
-        name: what the registry calls it.
-        method: with the settings to use.
-        variant: settings that a sweep changed; they tell the cells of one method apart.
-    """
-
-    name: str
-    method: Method
-    variant: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """Name and variant, fit for a file name."""
-        return "@".join([self.name, *(f"{name}={value}" for name, value in self.variant.items())])
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a grid goes through besides its data sets.
-
-    Attributes:
-        cells: the methods.
-        config: views, pipeline and cache sizes are taken from it; so is the name of the preset.
-        seeds: labelled halves; a seed draws its half, trains, and decides the orders.
-        orders: stream orders of each half.
-        order: ``shuffled``, or ``dataset`` (a single one).
-        rule: how the labelled half is drawn.
-        virtual: generated images for methods that train on such; they must come from labelled images only.
-    """
-
-    cells: Sequence[Cell]
-    config: TalonConfig
-    seeds: Sequence[int] = (0, 1, 2)
-    orders: int = 1
-    order: StreamOrder = "shuffled"
-    rule: SamplingRule = "gcd"
-    virtual: Sequence[ImageItem] = ()
-
-    def __post_init__(self) -> None:
-        if self.orders < 1 or (self.order == "dataset" and self.orders > 1):
-            raise ConfigError(f"--orders {self.orders}: give 1 or more; the order of the data set is a single one.")
-        if not self.cells or not self.seeds:
-            raise ConfigError("a grid needs at least one method and one seed; see --method and --seeds.")
-
-    @property
-    def rows(self) -> int:
-        """Rows for each data set."""
-        return len(self.cells) * len(self.seeds) * self.orders
-
-    def by_recipe(self) -> list[list[Cell]]:
-        """Return the cells in groups that share a fit."""
-        groups: dict[str, list[Cell]] = {}
-        for cell in self.cells:
-            groups.setdefault(cell.method.recipe.key, []).append(cell)
-        return list(groups.values())
 
 
 def folder_name(dataset: Dataset) -> str:
@@ -112,16 +46,6 @@ def folder_name(dataset: Dataset) -> str:
 def _virtual_images(report: dict[str, Any]) -> list[str]:
     """Say where the virtual images came from, if a method has trained on such."""
     return [f"{report['virtual']['source']} images"] if "virtual" in report else []
-
-
-def _foreign_source(*parts: Method | Recipe) -> list[str]:
-    """Return checksums of the files that define parts of a method, if these are none of this package.
-
-    Such files change between runs, and their settings need not tell.
-    """
-    modules = {type(part).__module__ for part in parts}
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules) if not name.startswith(OWN)]
-    return [hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] for file in files if file]
 
 
 OnStream = Callable[[Experiment, Cell, int, Answers, dict[str, Any]], None]
@@ -191,7 +115,7 @@ class Grid:
     def _fit(self, experiment: Experiment, cell: Cell) -> Trained:
         """Train, or read what an earlier run trained: fits are kept, for later rows of the same recipe."""
         recipe = cell.method.recipe
-        facts = [recipe.key, self._circumstances(experiment.dataset), experiment.seed, *_foreign_source(recipe)]
+        facts = [recipe.key, self._circumstances(experiment.dataset), experiment.seed, *foreign_source(recipe)]
         path = self.folder / FITS / f"{checksum(facts)}.safetensors"
         trained = load_fit(path, recipe, self.backbone, self.progress)
         if trained is None:
@@ -223,12 +147,12 @@ class Grid:
     ) -> dict[str, Any]:
         registered, report = entry(cell.name), trained.report
         training = report.get("training", report)
-        epochs, labelled = int(training.get("epochs", 0)), len(experiment.labelled)
+        epochs = int(training.get("epochs", 0))
         batch = getattr(cell.method.recipe, "batch_size", self.plan.config.offline.batch_size)
         timings = {
             "fit_seconds": report["fit_seconds"],
             "training_seconds": training.get("seconds", 0.0),
-            "training_steps": epochs * math.ceil(labelled / batch),
+            "training_steps": training.get("steps", epochs * math.ceil(len(experiment.labelled) / batch)),
             **({"prototype_seconds": report["prototype_seconds"]} if "prototype_seconds" in report else {}),
             **answers.seconds,
         }
@@ -280,7 +204,7 @@ class Grid:
         return [FORMAT, data, self._encoder, self._pipeline(), *virtual]
 
     def _fingerprint(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> str:
-        method = [cell.label, cell.method.settings(), *_foreign_source(cell.method, cell.method.recipe)]
+        method = [cell.label, cell.method.settings(), *foreign_source(cell.method, cell.method.recipe)]
         return checksum([self._circumstances(dataset), method, seed, self.plan.order, number])
 
     def _path(self, dataset: Dataset, cell: Cell, seed: int, number: int) -> Path:

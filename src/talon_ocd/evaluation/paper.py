@@ -15,7 +15,7 @@ from typing import Any
 from talon_ocd.backbones import Backbone, get_backbone
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import BackboneError, ConfigError, nearest
-from talon_ocd.evaluation.grid import Cell, Plan
+from talon_ocd.evaluation.plan import Cell, Plan
 from talon_ocd.evaluation.provenance import notes
 from talon_ocd.evaluation.rows import PARTS, PROTOCOLS, Group, Row
 from talon_ocd.evaluation.splits import SamplingRule, StreamOrder

@@ -60,7 +60,7 @@ class Training:
         progress: Progress,
         start_epoch: Callable[[int], None] = lambda epoch: None,
     ) -> dict[str, Any]:
-        """Train ``network`` in place, in training mode; returns the losses of every epoch and the time."""
+        """Train ``network`` in place, in training mode; returns steps, the losses of every epoch and the time."""
         started = time.perf_counter()
         network.train()
         optimizer, bases = self._optimizer(groups)
@@ -68,6 +68,8 @@ class Training:
         labels = labelled.labels.to(device)
 
         def step(index: Tensor, draws: torch.Generator) -> list[Tensor]:
+            nonlocal steps
+            steps += 1
             parts = loss(labelled.views.pair(index, draws), labels[index.to(device)])
             optimizer.zero_grad()
             parts["loss"].backward()
@@ -76,14 +78,15 @@ class Training:
 
         remedy = f"lower the learning rate ({', '.join(f'{base:g}' for base in bases)})"
         loop = Loop(len(labelled), self.batch_size, seed, self.parts, remedy, self.whole_batches)
-        losses = []
+        losses, steps = [], 0
         with progress.task("Training", self.epochs * len(labelled)) as task:
             for epoch in range(self.epochs):
                 for group, base in zip(optimizer.param_groups, bases, strict=True):
                     group["lr"] = self.rate(epoch, base)
                 start_epoch(epoch)
                 losses.append(loop.epoch(epoch, step, task, device))
-        return {"epochs": self.epochs, "losses": losses, "seconds": time.perf_counter() - started}
+        seconds = time.perf_counter() - started
+        return {"epochs": self.epochs, "steps": steps, "losses": losses, "seconds": seconds}
 
     def _optimizer(self, groups: list[Group]) -> tuple[torch.optim.Optimizer, list[float]]:
         described = []
