@@ -67,6 +67,8 @@ class Training:
         device = optimizer.param_groups[0]["params"][0].device if self.epochs else torch.device("cpu")
         labels = labelled.labels.to(device)
 
+        steps = 0
+
         def step(index: Tensor, draws: torch.Generator) -> list[Tensor]:
             nonlocal steps
             steps += 1
@@ -78,7 +80,7 @@ class Training:
 
         remedy = f"lower the learning rate ({', '.join(f'{base:g}' for base in bases)})"
         loop = Loop(len(labelled), self.batch_size, seed, self.parts, remedy, self.whole_batches)
-        losses, steps = [], 0
+        losses = []
         with progress.task("Training", self.epochs * len(labelled)) as task:
             for epoch in range(self.epochs):
                 for group, base in zip(optimizer.param_groups, bases, strict=True):
