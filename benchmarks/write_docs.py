@@ -4,6 +4,7 @@ Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote t
 
     <!-- table NAME [DATA SET] --> ... <!-- end -->       a table of ``talon tables``
     <!-- measured METHOD,METHOD --> ... <!-- end -->      the rows of some methods
+    <!-- sweep METHOD,METHOD --> ... <!-- end -->         the same with swept settings
 
 ``--check`` writes nothing and fails if a page does not hold what it should.
 """
@@ -18,23 +19,28 @@ from talon_ocd.evaluation.rows import Group, Row, group_rows, read_rows
 from talon_ocd.evaluation.tables import make_table
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"<!-- (table|measured) ([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (table|measured|sweep) ([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def measured(names: list[str], rows: list[Row]) -> str:
-    """Return a table of the rows of some methods, one line for each data set and setup."""
+def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
+    """Return a table of the rows of some methods, one line for each data set and setup, ``swept`` or not."""
     lines = [
         "| data set | method | Strict All | Old | New | Greedy All | categories (true) | epochs | runs |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    groups = [group for group in group_rows(rows) if group.first.method in names and not group.first.variant]
+    groups = [group for group in group_rows(rows) if group.first.method in names and bool(group.first.variant) == swept]
     order = {name: number for number, name in enumerate(names)}
-    for group in sorted(groups, key=lambda group: (group.first.dataset, order[group.first.method])):
+
+    def place(group: Group) -> tuple[str, int, str]:
+        return group.first.dataset, order[group.first.method], str(group.first.variant)
+
+    for group in sorted(groups, key=place):
         cells = [percent(group, "strict", part) for part in ("all", "old", "new")] + [percent(group, "greedy", "all")]
         found, true = group.spread("categories", "found"), group.spread("categories", "true")
         assert found is not None and true is not None
         preset = ", default preset" if group.first.get("preset") == "default" else ""
-        name = f"`{group.first.method}`{preset}"
+        variant = "".join(f", {key} = {value}" for key, value in group.first.variant.items())
+        name = f"`{group.first.method}`{preset}{variant}"
         count = f"{found.mean:.0f} ({true.mean:.0f})"
         lines.append(
             f"| {group.first.dataset} | {name} | {' | '.join(cells)} | {count} | "
@@ -56,8 +62,8 @@ def filled(text: str, rows: list[Row]) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, words = match[1], match[2].split()
-        if kind == "measured":
-            content = measured(words[0].split(","), rows)
+        if kind in ("measured", "sweep"):
+            content = measured(words[0].split(","), rows, swept=kind == "sweep")
         else:
             plain = [row for row in rows if not row.variant and row.get("preset") == "official"]
             content = make_table(words[0], plain, words[1] if len(words) > 1 else None).markdown()
