@@ -16,7 +16,6 @@ from talon_ocd.methods.base import Trained
 from talon_ocd.methods.slc import (
     LeaderStream,
     LinearNetwork,
-    Rehearsed,
     SlcMethod,
     SlcRecipe,
     leader_grid,
@@ -24,7 +23,7 @@ from talon_ocd.methods.slc import (
     leader_trials,
 )
 from talon_ocd.offline import Labelled, class_means
-from talon_ocd.offline.calibrate import choose, rehearsals
+from talon_ocd.offline.calibrate import Rehearsed, choose, rehearsals
 from tests.methods.learning import BACKBONE, clean, labelled_digits
 from tests.offline.standin import Listener
 

@@ -92,7 +92,7 @@ def evaluate(
         preset, encoder.family, config, shared,
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
     )  # fmt: skip
-    cells = [cell for name in names for cell in _cells(name, full, epochs, adapt is not None, own, sweep or [])]
+    cells = [cell for name in names for cell in _cells(name, full, epochs, own, sweep or [])]
     plan = Plan(cells, full, _seeds(seeds), orders, cast(StreamOrder, _one_of("--order", order, StreamOrder)),
                 cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule)),
                 _virtual(virtual, dataset, names))  # fmt: skip
@@ -122,7 +122,6 @@ def _cells(
     name: str,
     config: TalonConfig,
     epochs: int | None,
-    adapt_given: bool,
     own: dict[str, dict[str, Any]],
     sweep: list[str],
 ) -> list[Cell]:
@@ -137,8 +136,6 @@ def _cells(
         values_of = dict(choices.setting(text) for text in shared)
         threshold = values_of.pop("online.threshold", None)
         built = get_method(name, config.override(**values_of))
-        if name == "talon" and adapt_given:
-            built = with_setting(built, "adapt", config.online.adapt)
         if epochs is not None:
             built = replace(built, recipe=built.recipe.with_epochs(epochs))
         if threshold is not None and isinstance(built, TalonMethod):

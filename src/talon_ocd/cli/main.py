@@ -81,7 +81,7 @@ def main() -> None:
 def _keep_freed_memory() -> None:
     """Let glibc keep what tensors free: a training step asks for the same hundreds of megabytes every time.
 
-    Pages that go back to the system come back zeroed, one fault each: steps of the lite0 head take 1.3 times as long.
+    Pages that go back to the system come back zeroed, one fault each.
     Somebody who has set ``MALLOC_...`` knows better, and other systems have other allocators.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):

@@ -7,11 +7,12 @@ may share out its data sets. Methods with equal recipes share one fit, and all s
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class Grid:
     cache_directory: Path | None = None
     progress: Progress = SILENT
     on_stream: OnStream = lambda experiment, cell, number, answers, row: None
+    _checksums: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def _encoder(self) -> list[str]:
@@ -89,12 +91,12 @@ class Grid:
             for dataset in datasets:
                 for seed in self.plan.seeds:
                     missing = [cells for cells in self.plan.by_recipe() if self._missing(dataset, cells, seed)]
-                    done = sum(len(cells) for cells in self.plan.by_recipe()) - sum(len(cells) for cells in missing)
+                    done = len(self.plan.cells) - sum(len(cells) for cells in missing)
                     task.advance(done * self.plan.orders)
                     if missing:
                         for row in self._sampling(dataset, seed, missing):
                             task.advance(1, last=row["method"], all=row["strict"]["all"])
-        return [self._read(path) for dataset in datasets for path in self._paths(dataset)]
+        return [self._read(path) for dataset in datasets for path, *_ in self._rows(dataset)]
 
     def _sampling(self, dataset: Dataset, seed: int, groups: list[list[Cell]]) -> Iterator[dict[str, Any]]:
         """Yield the rows of one labelled half."""
@@ -196,8 +198,13 @@ class Grid:
             "views": offline.views,
         }
 
-    def _circumstances(self, dataset: Dataset) -> list[Any]:
-        """Return what all rows of a data set have in common, for checksums."""
+    def _circumstances(self, dataset: Dataset) -> str:
+        """Return a checksum of what all rows of a data set have in common, made once: it goes through all images."""
+        if dataset.name not in self._checksums:
+            self._checksums[dataset.name] = checksum(self._common_facts(dataset))
+        return self._checksums[dataset.name]
+
+    def _common_facts(self, dataset: Dataset) -> list[Any]:
         images = checksum([[Path(item.source).name, item.label] for item in dataset.items])  # wherever they lie
         data = [dataset.name, images, list(dataset.known), self.plan.rule]
         virtual = [checksum(sorted(item.key for item in self.plan.virtual))] if self.plan.virtual else []
@@ -211,10 +218,11 @@ class Grid:
         name = f"seed-{seed}-{self.plan.order}-{number}.json"
         return self.folder / ROWS / folder_name(dataset) / cell.label / name
 
-    def _paths(self, dataset: Dataset) -> Iterator[Path]:
-        for cell in self.plan.cells:
-            for seed in self.plan.seeds:
-                yield from (self._path(dataset, cell, seed, number) for number in range(self.plan.orders))
+    def _rows(self, dataset: Dataset) -> Iterator[tuple[Path, Cell, int, int]]:
+        """Yield the file of every row of a data set, with its method, seed and order number."""
+        numbers = range(self.plan.orders)
+        for cell, seed, number in itertools.product(self.plan.cells, self.plan.seeds, numbers):
+            yield self._path(dataset, cell, seed, number), cell, seed, number
 
     def _missing(self, dataset: Dataset, cells: Sequence[Cell], seed: int) -> bool:
         numbers = range(self.plan.orders)
@@ -229,14 +237,10 @@ class Grid:
 
     def _refuse_foreign_rows(self, dataset: Dataset) -> None:
         """A folder holds rows of one protocol: nobody should mean figures that were made in different ways."""
-        for cell in self.plan.cells:
-            for seed in self.plan.seeds:
-                for number in range(self.plan.orders):
-                    path = self._path(dataset, cell, seed, number)
-                    if not path.is_file():
-                        continue
-                    if self._read(path).get("fingerprint") != self._fingerprint(dataset, cell, seed, number):
-                        raise ConfigError(
-                            f"{path} was made with other settings, data or encoder (or method file) than this grid "
-                            "asks for; choose another output folder, or delete the rows that are out of date."
-                        )
+        for path, cell, seed, number in self._rows(dataset):
+            wanted = self._fingerprint(dataset, cell, seed, number)
+            if path.is_file() and self._read(path).get("fingerprint") != wanted:
+                raise ConfigError(
+                    f"{path} was made with other settings, data or encoder (or method file) than this grid asks for; "
+                    "choose another output folder, or delete the rows that are out of date."
+                )

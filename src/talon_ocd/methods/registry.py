@@ -39,7 +39,7 @@ class Entry:
 
 
 REGISTRY: dict[str, Entry] = {
-    "talon": Entry("ablation", "TALON", lambda config: talon_row(config, True, ("prototypes", "encoder"))),
+    "talon": Entry("ablation", "TALON", lambda config: talon_row(config, True, None)),
     "baseline": Entry("ablation", "Baseline", lambda config: talon_row(config, False, ())),
     "mlc": Entry("ablation", "Baseline+MLC", lambda config: talon_row(config, True, ())),
     "tta-p": Entry("ablation", "Baseline+TTA-P", lambda config: talon_row(config, False, ("prototypes",))),

@@ -22,9 +22,8 @@ from talon_ocd.methods.base import GradientRecipe, Method, Trained, finish, seed
 from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Training, cosine_rate
-from talon_ocd.metrics import strict_accuracy
 from talon_ocd.offline import FALLBACK_THRESHOLD, Labelled, class_means, encode
-from talon_ocd.offline.calibrate import Rehearsal, Trial, choose, rehearsals
+from talon_ocd.offline.calibrate import Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
 from talon_ocd.offline.fit import Subset
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK
@@ -32,6 +31,8 @@ from talon_ocd.progress import SILENT, Progress
 
 GRID_SAMPLE = 500
 """Images of a rehearsal whose similarities span the thresholds that are tried."""
+STILL = OnlineConfig(adapt=(), adapt_every=CHUNK)
+"""Leaders never move."""
 
 
 class LinearNetwork(HeadNetwork):
@@ -40,23 +41,6 @@ class LinearNetwork(HeadNetwork):
     def __init__(self, backbone: Backbone, classes: int) -> None:
         super().__init__(backbone)
         self.classifier = nn.Linear(self.feature_size, classes)
-
-
-@dataclass(frozen=True)
-class Rehearsed:
-    """One rehearsal, encoded by a network that was trained on its training part only.
-
-    Attributes:
-        known: labels that the network was trained on.
-        means: their class means ``(C', D)``.
-        stream: unit features ``(N, D)``.
-        truth: labels of the stream ``(N,)``.
-    """
-
-    known: list[int]
-    means: Tensor
-    stream: Tensor
-    truth: Tensor
 
 
 @dataclass(frozen=True)
@@ -181,7 +165,7 @@ class LeaderStream(PrototypeStream):
 
 def leader_stream(leaders: Tensor, threshold: float) -> FeatureStream:
     """Return discovery on unit features with leaders ``(K, D)`` that never move."""
-    return FeatureStream(PrototypeMemory(leaders), OnlineConfig(threshold=threshold, adapt=(), adapt_every=CHUNK))
+    return FeatureStream(PrototypeMemory(leaders), replace(STILL, threshold=threshold))
 
 
 def leader_trials(
@@ -193,18 +177,8 @@ def leader_trials(
     progress: Progress = SILENT,
 ) -> list[Trial]:
     """Let every threshold of a grid answer all rehearsals in all orders, from class means or from nothing."""
-    random = np.random.default_rng(seed)
-    runs = [(fold, random.permutation(len(fold.stream))) for fold in folds for _ in range(config.orders)]
     grid = leader_grid(folds, config.grid, with_means)
-    trials = []
-    with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
-        for threshold in grid:
-            scores = np.array([_score(fold, order, threshold, with_means) for fold, order in runs])
-            error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
-            strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
-            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error))
-            task.advance()
-    return trials
+    return try_thresholds(folds, grid, STILL, epochs, config.orders, seed, progress, with_means)
 
 
 def leader_grid(folds: list[Rehearsed], size: int, with_means: bool) -> list[float]:
@@ -222,12 +196,3 @@ def leader_grid(folds: list[Rehearsed], size: int, with_means: bool) -> list[flo
 
 def _pairs(rows: Tensor) -> Tensor:
     return torch.ones(len(rows), len(rows), dtype=torch.bool).triu(1)
-
-
-def _score(fold: Rehearsed, order: Any, threshold: float, with_means: bool) -> list[float]:
-    discovery = leader_stream(fold.means if with_means else fold.means[:0], threshold)
-    ids = np.array([decision.category for decision in discovery.observe_many(fold.stream[order])])
-    truth = fold.truth.numpy()[order]
-    accuracy = strict_accuracy(truth, ids, fold.known)
-    found = len(np.unique(ids)) / len(np.unique(truth))
-    return [accuracy.all, accuracy.old, accuracy.new, found]

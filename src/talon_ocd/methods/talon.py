@@ -137,7 +137,10 @@ class AdaptiveStream(MethodStream):
         self.images.load_state_dict(state)
 
 
-def talon_row(config: TalonConfig, margin: bool, adapt: tuple[Adaptation, ...]) -> TalonMethod:
-    """Return a row of the ablation: with or without margin (MLC), and what the stream adapts."""
-    classifier = "margin" if margin else "cosine"
-    return TalonMethod(TalonRecipe(config.override(classifier=classifier)), adapt)
+def talon_row(config: TalonConfig, margin: bool, adapt: tuple[Adaptation, ...] | None) -> TalonMethod:
+    """Return a row of the ablation: with or without margin (MLC), and what the stream adapts (``None``: as set).
+
+    Without margin the classifier is the one that is set (``linear`` is the paper's), or ``cosine``.
+    """
+    plain = "cosine" if config.offline.classifier == "margin" else config.offline.classifier
+    return TalonMethod(TalonRecipe(config.override(classifier="margin" if margin else plain)), adapt)

@@ -33,8 +33,6 @@ MOST_STREAMED = 4000
 Indices = npt.NDArray[np.int64]
 EncodeFold = Callable[[Indices, Indices], Tensor]
 """``(train, wanted) -> (len(wanted), D)`` unit features by an encoder that saw the labelled images ``train`` only."""
-Prepared = tuple[list[int], Tensor, Tensor, Tensor]
-"""Known labels, their prototypes, the features of the stream and its true labels."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,23 @@ class Rehearsal:
 
     train: Indices
     stream: Indices
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """One rehearsal, encoded by a network that saw its training part only.
+
+    Attributes:
+        known: labels that the network was trained on.
+        means: their class means ``(C', D)``.
+        stream: unit features ``(N, D)``.
+        truth: labels of the stream ``(N,)``.
+    """
+
+    known: list[int]
+    means: Tensor
+    stream: Tensor
+    truth: Tensor
 
 
 @dataclass(frozen=True)
@@ -113,8 +128,9 @@ def calibrate(
     folds = list(rehearsals(labels, config, seed))
     trials: list[Trial] = []
     for epochs, encode_fold in encoders.items():
-        prepared = [_prepare(fold, labels, encode_fold) for fold in folds]
-        trials += _try(epochs, prepared, online, config, seed, progress)
+        rehearsed = [_rehearsed(fold, labels, encode_fold) for fold in folds]
+        grid = _grid(rehearsed, config.grid)
+        trials += try_thresholds(rehearsed, grid, online, epochs, config.orders, seed, progress)
     chosen = choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     return Calibration(chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out)
@@ -132,53 +148,50 @@ def choose(trials: Sequence[Trial]) -> Trial:
     return equals[len(equals) // 2]
 
 
-def _try(
-    epochs: int,
-    prepared: Sequence[Prepared],
+def try_thresholds(
+    folds: Sequence[Rehearsed],
+    grid: Sequence[float],
     online: OnlineConfig,
-    config: CalibrationConfig,
+    epochs: int,
+    orders: int,
     seed: int,
-    progress: Progress,
+    progress: Progress = SILENT,
+    from_means: bool = True,
 ) -> list[Trial]:
-    """Let every threshold of the grid answer every rehearsal in every order."""
-    grid = _grid(prepared, config.grid)
+    """Let every threshold of ``grid`` answer every rehearsal in every order, from class means or from nothing."""
     random = np.random.default_rng(seed)
-    orders = [[random.permutation(len(stream)) for _ in range(config.orders)] for _, _, stream, _ in prepared]
+    runs = [(fold, random.permutation(len(fold.stream))) for fold in folds for _ in range(orders)]
     trials = []
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
-        for threshold in grid.tolist():
+        for threshold in grid:
             candidate = replace(online, threshold=threshold)
-            runs = np.array(
-                [
-                    _score(known, prototypes, stream[order], truth[order], candidate)
-                    for (known, prototypes, stream, truth), fold_orders in zip(prepared, orders, strict=True)
-                    for order in fold_orders
-                ]
-            )
-            spread = float(runs[:, 0].std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else 0.0
-            strict_all, strict_old, strict_new, found = runs.mean(axis=0).tolist()
-            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, spread))
+            scores = np.array([_score(fold, order, candidate, from_means) for fold, order in runs])
+            error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
+            strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
+            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error))
             task.advance()
     return trials
 
 
-def _prepare(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold) -> Prepared:
+def _rehearsed(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold) -> Rehearsed:
     features = encode_fold(fold.train, np.concatenate([fold.train, fold.stream]))
     known, compact = labels[fold.train].unique(return_inverse=True)
-    prototypes = class_means(features[: len(fold.train)], compact, len(known))
-    return known.tolist(), prototypes, features[len(fold.train) :], labels[fold.stream]
+    means = class_means(features[: len(fold.train)], compact, len(known))
+    return Rehearsed(known.tolist(), means, features[len(fold.train) :], labels[fold.stream])
 
 
-def _grid(prepared: Sequence[Prepared], size: int) -> npt.NDArray[np.float64]:
+def _grid(folds: Sequence[Rehearsed], size: int) -> list[float]:
     """Thresholds between the similarities below and above which no answer changes any more (but for outliers)."""
-    nearest = torch.cat([(stream @ prototypes.T).amax(dim=1) for _, prototypes, stream, _ in prepared])
-    pairs = torch.cat([(stream[:500] @ stream[:500].T).triu(1).amax(dim=1)[:-1] for _, _, stream, _ in prepared])
+    nearest = torch.cat([(fold.stream @ fold.means.T).amax(dim=1) for fold in folds])
+    samples = [fold.stream[:500] for fold in folds]
+    pairs = torch.cat([(sample @ sample.T).triu(1).amax(dim=1)[:-1] for sample in samples])
     low, high = float(nearest.quantile(0.005)), float(torch.cat([nearest, pairs]).quantile(0.98))
-    return np.linspace(min(low, high - 1e-3), high, size)
+    return [float(value) for value in np.linspace(min(low, high - 1e-3), high, size)]
 
 
-def _score(known: list[int], prototypes: Tensor, stream: Tensor, truth: Tensor, config: OnlineConfig) -> list[float]:
-    discovery = FeatureStream(PrototypeMemory(prototypes), config)
-    ids = np.array([decision.category for decision in discovery.observe_many(stream)])
-    accuracy = strict_accuracy(truth.numpy(), ids, known)
-    return [accuracy.all, accuracy.old, accuracy.new, len(np.unique(ids)) / len(np.unique(truth.numpy()))]
+def _score(fold: Rehearsed, order: Indices, config: OnlineConfig, from_means: bool) -> list[float]:
+    discovery = FeatureStream(PrototypeMemory(fold.means if from_means else fold.means[:0]), config)
+    ids = np.array([decision.category for decision in discovery.observe_many(fold.stream[order])])
+    truth = fold.truth.numpy()[order]
+    accuracy = strict_accuracy(truth, ids, fold.known)
+    return [accuracy.all, accuracy.old, accuracy.new, len(np.unique(ids)) / len(np.unique(truth))]
