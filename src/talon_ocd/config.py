@@ -7,16 +7,14 @@ of the table in ``docs/deviations.md``). Presets are data: they differ only in f
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from talon_ocd.errors import ConfigError, nearest
+from talon_ocd.settings import build, check_types, merge, require, toml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,11 +30,13 @@ PRESETS = ("default", "official", "paper")
 class OfflineConfig:
     """Training of the head on the labelled images (section 3.1.1 of the specification)."""
 
-    epochs: int = 0
+    epochs: int = 10
     """Passes over the labelled images; 0 keeps the pre-trained features. Paper and code: 100."""
+    keep_pretrained: bool = True
+    """Decide on features of the pre-trained and the trained head side by side; the paper has the trained ones alone."""
     batch_size: int = 128
     """Images a step (B); each gives two views."""
-    classifier: Literal["margin", "cosine", "linear"] = "margin"
+    classifier: Literal["margin", "cosine", "linear"] = "cosine"
     """Cross-entropy on angular-margin logits, on plain cosine logits (m = 0), or on ``W z + b`` (#15)."""
     margin: float = 0.2
     """m, radians added to the angle of the true class."""
@@ -78,13 +78,13 @@ class OfflineConfig:
     """Largest trunk cache on disk; above it fewer views are cached, with a note."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self, "epochs", self.epochs >= 0, "0 or more")
-        _require(self, "batch_size", self.batch_size >= 1, "1 or more")
-        _require(self, "margin", 0 <= self.margin < 1.5, "an angle in radians, at least 0 and below 1.5")
-        _require(self, "scale", self.scale > 0, "above 0")
-        _require(self, "supcon_temperature", self.supcon_temperature > 0, "above 0")
-        _require(self, "views", self.views == 0 or self.views >= 2, "0 (uncached) or at least 2 (a pair)")
+        check_types(self)
+        require(self, "epochs", self.epochs >= 0, "0 or more")
+        require(self, "batch_size", self.batch_size >= 1, "1 or more")
+        require(self, "margin", 0 <= self.margin < 1.5, "an angle in radians, at least 0 and below 1.5")
+        require(self, "scale", self.scale > 0, "above 0")
+        require(self, "supcon_temperature", self.supcon_temperature > 0, "above 0")
+        require(self, "views", self.views == 0 or self.views >= 2, "0 (uncached) or at least 2 (a pair)")
         for name in (
             "lr_encoder",
             "lr_classifier",
@@ -97,18 +97,20 @@ class OfflineConfig:
             "cache_bytes",
             "cache_disk_bytes",
         ):
-            _require(self, name, getattr(self, name) >= 0, "0 or more")
+            require(self, name, getattr(self, name) >= 0, "0 or more")
 
 
 @dataclass(frozen=True)
 class OnlineConfig:
     """Decision, prototype update and encoder update of the stream (sections 3.1.3 to 3.1.6)."""
 
+    rule: Literal["evidence", "cosine"] = "evidence"
+    """How to decide with ``threshold="auto"``: by evidence, or as TALON does, with a threshold that is rehearsed."""
     threshold: float | Literal["auto"] = "auto"
     """τ: a query joins its best category when the cosine is at least τ. Paper: CLIP 0.75, DINO 0.70 (#25).
-    ``auto`` rehearses discovery on held-out known classes when the model is fitted."""
-    adapt: tuple[Adaptation, ...] = ("prototypes", "encoder")
-    """What keeps learning: prototypes (TTA-P), encoder (TTA-M), both or nothing."""
+    A number always means TALON's rule; ``auto`` leaves it to ``rule``."""
+    adapt: tuple[Adaptation, ...] = ("prototypes",)
+    """What keeps learning: prototypes (TTA-P; the categories, if evidence decides), encoder (TTA-M), both, none."""
     adapt_every: int = 64
     """Images between two adaptations (#8)."""
     encoder_first: bool = True
@@ -156,18 +158,23 @@ class OnlineConfig:
     encoder_steps: int = 1
     """Gradient steps an adaptation (#8)."""
 
+    @property
+    def by_evidence(self) -> bool:
+        """Does the evidence rule decide?"""
+        return self.rule == "evidence" and self.threshold == "auto"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "adapt", parse_adapt(self.adapt))
         if str(self.encoder_clip) == "none":  # TOML has no null
             object.__setattr__(self, "encoder_clip", None)
-        _check_types(self)
-        _require(self, "adapt_every", self.adapt_every >= 1, "1 or more")
-        _require(self, "min_group", self.min_group >= 1, "1 or more")
-        _require(self, "temperature", self.temperature > 0, "above 0")
-        _require(self, "encoder_steps", self.encoder_steps >= 1, "1 or more")
-        _require(self, "encoder_clip", self.encoder_clip is None or self.encoder_clip > 0, "above 0 or null")
+        check_types(self)
+        require(self, "adapt_every", self.adapt_every >= 1, "1 or more")
+        require(self, "min_group", self.min_group >= 1, "1 or more")
+        require(self, "temperature", self.temperature > 0, "above 0")
+        require(self, "encoder_steps", self.encoder_steps >= 1, "1 or more")
+        require(self, "encoder_clip", self.encoder_clip is None or self.encoder_clip > 0, "above 0 or null")
         for name in ("eta_known", "eta_new"):
-            _require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+            require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
         for name in (
             "kappa_known",
             "kappa_new",
@@ -176,7 +183,41 @@ class OnlineConfig:
             "align_weight",
             "repel_weight",
         ):
-            _require(self, name, getattr(self, name) >= 0, "0 or more")
+            require(self, name, getattr(self, name) >= 0, "0 or more")
+
+
+@dataclass(frozen=True)
+class EvidenceConfig:
+    """The evidence rule: what is estimated from the labelled set, and how a stream learns (``docs/evidence.md``)."""
+
+    dimensions: int = 128
+    """d, principal directions of the labelled features that are looked at; fewer if there are fewer images."""
+    shrinkage: float = 0.3
+    """Weight of a multiple of the identity in the covariance inside a class."""
+    smoothing: float = 0.5
+    """Weight of its mean in ψ: the spread of class means is known from few classes only."""
+    heavy_tails: bool = True
+    """Student's distributions with ν estimated from the labelled set; else Gaussians."""
+    concentration: float = 20.0
+    """θ: the prior chance of a new category is θ / (θ + t) after t answers."""
+    offset: float | Literal["auto"] = "auto"
+    """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed."""
+    keep: int = 8192
+    """Recent images that may move to another category; 0 keeps none."""
+    sweeps: int = 2
+    """Times that recent images are offered to all categories when a stream thinks again; 0 never does."""
+    every: int = 4
+    """Adaptations (``online.adapt_every`` answers each) between two second thoughts."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require(self, "dimensions", self.dimensions >= 1, "1 or more")
+        require(self, "every", self.every >= 1, "1 or more")
+        require(self, "concentration", self.concentration > 0, "above 0")
+        for name in ("keep", "sweeps"):
+            require(self, name, getattr(self, name) >= 0, "0 or more")
+        for name in ("shrinkage", "smoothing"):
+            require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -195,10 +236,10 @@ class CalibrationConfig:
     """Thresholds tried between the smallest and the largest useful similarity."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("rounds", "orders", "grid"):
-            _require(self, name, getattr(self, name) >= 1, "1 or more")
-        _require(self, "held_out", 0 < self.held_out < 1, "between 0 and 1")
+            require(self, name, getattr(self, name) >= 1, "1 or more")
+        require(self, "held_out", 0 < self.held_out < 1, "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -211,11 +252,12 @@ class TalonConfig:
     """Seed of everything random in training and rehearsal. Code and paper: 1028."""
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     online: OnlineConfig = field(default_factory=OnlineConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self, "seed", 0 <= self.seed < 2**32, "between 0 and 2^32 - 1")
+        check_types(self)
+        require(self, "seed", 0 <= self.seed < 2**32, "between 0 and 2^32 - 1")
 
     @classmethod
     def from_preset(cls, name: str, family: str = "") -> TalonConfig:
@@ -235,17 +277,23 @@ class TalonConfig:
 
     @classmethod
     def default(cls, family: str = "") -> TalonConfig:
-        """The pre-trained features as they are, with a rehearsed threshold; an encoder without any is trained first."""
+        """The evidence rule on pre-trained and briefly trained features; an encoder without any is only trained."""
         if family == "tiny-vit":
-            return cls(offline=OfflineConfig(epochs=30, batch_size=32, classifier_init="random"))
+            offline = OfflineConfig(epochs=30, batch_size=32, classifier_init="random", keep_pretrained=False)
+            return cls(offline=offline)
         return cls()
 
     @classmethod
     def official(cls, family: str = "") -> TalonConfig:
         """The choices of the released code; the threshold of DINO is the paper's, the code has no other (#25)."""
-        offline = OfflineConfig(epochs=100, warmup_epochs=50, warmup_start=1e-4, lr_floor=0.0)
+        offline = OfflineConfig(
+            epochs=100, keep_pretrained=False, classifier="margin", warmup_epochs=50, warmup_start=1e-4, lr_floor=0.0
+        )
         online = OnlineConfig(
-            threshold=0.70 if family == "dino" else 0.75, encoder_lr=1e-1 if family == "clip" else 1e-2
+            rule="cosine",
+            threshold=0.70 if family == "dino" else 0.75,
+            adapt=ADAPTATIONS,
+            encoder_lr=1e-1 if family == "clip" else 1e-2,
         )
         return cls(preset="official", seed=1028, offline=offline, online=online)
 
@@ -254,6 +302,8 @@ class TalonConfig:
         """The paper as printed, misprints included (each is one field away from its intent)."""
         offline = OfflineConfig(
             epochs=100,
+            keep_pretrained=False,
+            classifier="margin",
             reduction="sum",
             lr_encoder=1e-4 if family == "clip" else 1e-3,
             weight_decay=0.05,
@@ -262,7 +312,9 @@ class TalonConfig:
             trainable="block",
         )
         online = OnlineConfig(
+            rule="cosine",
             threshold=0.70 if family == "dino" else 0.75,
+            adapt=ADAPTATIONS,
             encoder_first=False,
             count_founder=False,
             min_group=1,
@@ -295,7 +347,7 @@ class TalonConfig:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TalonConfig:
         """Build from plain data; an unknown key is refused with the nearest known one."""
-        config: TalonConfig = _build(cls, data, "")
+        config: TalonConfig = build(cls, data, "")
         return config
 
     @classmethod
@@ -306,12 +358,12 @@ class TalonConfig:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{path}: can't be read as a TOML config ({error}).") from error
         base = cls.from_preset(str(data.get("preset", preset)), family).to_dict()
-        _merge(base, data, "")
+        merge(base, data, "")
         return cls.from_dict(base)
 
     def to_toml(self) -> str:
         """Return the settings as TOML that ``from_toml`` reads back."""
-        return _toml(self.to_dict())
+        return toml(self.to_dict())
 
 
 def parse_adapt(words: str | Sequence[str]) -> tuple[Adaptation, ...]:
@@ -332,58 +384,6 @@ def parse_adapt(words: str | Sequence[str]) -> tuple[Adaptation, ...]:
     return tuple(word for word in ADAPTATIONS if word in parts)
 
 
-def _require(config: object, name: str, holds: bool, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={getattr(config, name)!r}: {name} must be {wanted}.")
-
-
-def _check_types(config: Any) -> None:
-    """Refuse values of the wrong kind; numbers of numpy become Python's, which JSON can hold."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if not any(_is_a(value, kind) for kind in kinds):
-            words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-            wanted = " or ".join(_say(kind) for kind in kinds)
-            raise ConfigError(f"{name}={value!r}: {name} must be {wanted}.{nearest(str(value), words)}")
-        for kind in (float, int):
-            if kind in kinds and _is_a(value, kind):
-                object.__setattr__(config, name, kind(value))
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if kind is float:
-        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
-    if kind is int:
-        return not isinstance(value, bool) and isinstance(value, Integral)
-    return isinstance(value, get_origin(kind) or kind)
-
-
-def _say(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(get_args(kind))
-    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none"}
-    return plain.get(kind, "a section" if dataclasses.is_dataclass(kind) else "a list")
-
-
-def _build(cls: type, data: Mapping[str, Any], where: str) -> Any:
-    hints = get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for name, value in data.items():
-        if name not in hints:
-            raise ConfigError(f"config key {where + name!r} is not known.{nearest(name, hints)}")
-        section = dataclasses.is_dataclass(hints[name])
-        if section and not isinstance(value, Mapping):
-            raise ConfigError(f"config key {where + name!r} is a section; give a table, not {value!r}.")
-        values[name] = _build(hints[name], value, f"{where}{name}.") if section else value
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ConfigError(f"config section {where or 'top level'!r}: {error}.") from error
-
-
 def _place(data: dict[str, Any], name: str, value: Any) -> None:
     section, _, key = name.rpartition(".")
     if name == "preset":
@@ -397,30 +397,4 @@ def _place(data: dict[str, Any], name: str, value: Any) -> None:
     raise ConfigError(f"config key {name!r} is not known.{nearest(key, known)}")
 
 
-def _merge(base: dict[str, Any], changes: Mapping[str, Any], where: str) -> None:
-    for name, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(base.get(name), dict):
-            _merge(base[name], value, f"{where}{name}.")
-        else:
-            base[name] = value
-
-
-def _toml(data: Mapping[str, Any]) -> str:
-    plain = [f"{name} = {_toml_value(value)}" for name, value in data.items() if not isinstance(value, Mapping)]
-    tables = [f"\n[{name}]\n{_toml(value)}" for name, value in data.items() if isinstance(value, Mapping)]
-    return "\n".join(plain + tables)
-
-
-def _toml_value(value: Any) -> str:
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return repr(value)
-
-
-_SECTIONS = ("offline", "online", "calibration")
+_SECTIONS = ("offline", "online", "evidence", "calibration")

@@ -14,8 +14,8 @@ from torch import Tensor
 from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means
-from talon_ocd.online import FeatureArray, FeatureStream, matrix, unit
+from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means, estimate
+from talon_ocd.online import EvidenceRule, FeatureArray, FeatureStream, matrix, unit
 
 Labels = Sequence[int] | npt.NDArray[np.integer] | Tensor
 
@@ -34,8 +34,8 @@ def feature_stream(
         known_features: ``(N, D)`` vectors of known classes; their length does not matter.
         known_labels: ``(N,)`` integers 0 .. C-1.
         preset: ``default``, ``official`` or ``paper``.
-        threshold: a number, ``auto`` (rehearsed on the labelled vectors; 0.75 if they are of one class), or
-            ``None`` for the preset's.
+        threshold: a cosine, ``auto`` (evidence decides, or a cosine that is rehearsed on the labelled vectors, or 0.75
+            if they are of one class), or ``None`` for the preset's.
         adapt: ``prototypes`` or ``none``; there is no encoder here that could adapt.
         names: names of the known classes.
 
@@ -50,15 +50,19 @@ def feature_stream(
     features = unit(matrix(known_features))
     labels = _labels(known_labels, len(features))
     classes = int(labels.max()) + 1
-    online = replace(config.online, adapt=adaptation)
-    wanted: Any = online.threshold if threshold is None else threshold
+    wanted: Any = config.online.threshold if threshold is None else threshold
+    config = replace(config, online=replace(config.online, adapt=adaptation, threshold=wanted))
+    memory = PrototypeMemory(class_means(features, labels, classes))
     if wanted == "auto" and classes < 2:
         wanted = FALLBACK_THRESHOLD
     elif wanted == "auto":
-        fixed = calibrate(labels, {0: lambda train, index: features[index]}, online, config.calibration, config.seed)
-        wanted = fixed.threshold
-    memory = PrototypeMemory(class_means(features, labels, classes))
-    return FeatureStream(memory, replace(online, threshold=wanted), names)
+        found = calibrate(labels, {0: lambda train, index: features[index]}, config, config.seed)
+        if found.rule == "evidence":
+            evidence = estimate(features, labels, config.evidence).with_offset(found.threshold)
+            rule = EvidenceRule(evidence, config.evidence, learns="prototypes" in adaptation)
+            return FeatureStream(memory, config.online, names, rule)
+        wanted = found.threshold
+    return FeatureStream(memory, replace(config.online, threshold=wanted), names)
 
 
 def discover_features(

@@ -1,7 +1,8 @@
 """A model on disk: a folder that stands alone (layer: below the facade).
 
 ``config.json`` (settings, class names, preprocessing, architecture, checksums; written last), ``encoder.safetensors``,
-``memory.safetensors`` and a ``README.md`` for people. No pickle, and no reference to another place.
+``memory.safetensors``, ``evidence.safetensors`` (if evidence decides) and a ``README.md`` for people. No pickle, and no
+reference to another place.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ModelError, StorageError, TalonError
 from talon_ocd.images import Preprocessing
 from talon_ocd.memory import PrototypeMemory
+from talon_ocd.online import Evidence
 
 FORMAT_VERSION = 1
-CONFIG, ENCODER, MEMORY, CARD = "config.json", "encoder.safetensors", "memory.safetensors", "README.md"
+CONFIG, CARD = "config.json", "README.md"
+ENCODER, MEMORY, EVIDENCE = "encoder.safetensors", "memory.safetensors", "evidence.safetensors"
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,15 @@ class SavedModel:
     threshold: float
     config: TalonConfig
     report: dict[str, Any] = field(default_factory=dict)
+    evidence: Evidence | None = None
 
 
 def write_model(model: SavedModel, folder: Path) -> None:
     """Write a model folder; an older model in it stays whole until the new one is complete."""
     encoder = {name: value.detach().cpu().contiguous().clone() for name, value in model.backbone.state_dict().items()}
     parts = {ENCODER: save(encoder), MEMORY: save(model.memory.state_dict())}
+    if model.evidence is not None:
+        parts[EVIDENCE] = save(model.evidence.state_dict())
     facts = {
         "format_version": FORMAT_VERSION,
         "backbone": {
@@ -123,6 +129,7 @@ def read_model(folder: Path) -> SavedModel:
             float(facts["threshold"]),
             config,
             facts.get("report", {}),
+            _evidence(folder, facts, memory),
         )
     except ModelError:
         raise
@@ -130,6 +137,15 @@ def read_model(folder: Path) -> SavedModel:
         raise ModelError(f"{folder}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder}: the model is damaged ({error!r}); copy it again or fit it anew.") from error
+
+
+def _evidence(folder: Path, facts: Mapping[str, Any], memory: PrototypeMemory) -> Evidence | None:
+    if EVIDENCE not in facts["sha256"]:
+        return None
+    evidence = Evidence.from_state_dict(_tensors(folder, EVIDENCE, facts))
+    if len(evidence.counts) != memory.known or len(evidence.model.centre) != memory.feature_size:
+        raise ModelError(f"{folder}: {EVIDENCE} and {MEMORY} do not belong together; copy the model again.")
+    return evidence
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -170,7 +186,7 @@ def card(model: SavedModel) -> str:
         f"# A talon-ocd model\n\n{len(model.names)} known classes: {shown}\n\n"
         f"- encoder: `{model.backbone.name}`, {model.backbone.feature_size} dimensions\n"
         f"- preset: `{model.config.preset}`, seed {model.config.seed}, {epochs} epochs\n"
-        f"- threshold: {model.threshold:.4f}\n"
+        f"- decides by {'evidence, offset' if model.evidence else 'cosine, threshold'} {model.threshold:.4f}\n"
         f"- labelled images: {model.report.get('images', 'not recorded')}\n\n"
         "```\ntalon discover PHOTOS -m THIS_FOLDER -o OUT\n```\n"
     )

@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from talon_ocd.backbones import Backbone, get_backbone
-from talon_ocd.config import TalonConfig, parse_adapt
+from talon_ocd.backbones import Backbone, get_backbone, paired
+from talon_ocd.config import OfflineConfig, TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
 from talon_ocd.images import ImageItem, ImageSource, Skipped, labelled
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import Fitting, Labelled, TrunkCache
-from talon_ocd.online import DiscoveryStream
+from talon_ocd.online import DiscoveryStream, Evidence, EvidenceRule
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.saved import SavedModel, read_model, write_model
 
@@ -38,6 +38,7 @@ class Talon:
         names: the known classes, in the order of their ids.
         report: what ``fit`` measured (losses, angles, the rehearsal's table), as plain data.
         skipped: labelled images that could not be used, with the reason.
+        evidence: what the evidence rule learned from the labelled images; ``None`` if a threshold decides.
     """
 
     def __init__(
@@ -48,15 +49,17 @@ class Talon:
         device: str | None = None,
         **backbone_options: Any,
     ) -> None:
-        self.backbone = get_backbone(backbone, **backbone_options) if isinstance(backbone, str) else backbone
+        encoder = get_backbone(backbone, **backbone_options) if isinstance(backbone, str) else backbone
+        self.config = config or TalonConfig.from_preset(preset, encoder.family)
+        self.backbone = prepared(encoder, self.config.offline)
         if device is not None:
             self.backbone.to(device)
-        self.config = config or TalonConfig.from_preset(preset, self.backbone.family)
         self.names: tuple[str, ...] = ()
         self.report: dict[str, Any] = {}
         self.skipped: tuple[Skipped, ...] = ()
         self._memory: PrototypeMemory | None = None
         self._threshold: float | None = None
+        self.evidence: Evidence | None = None
 
     def fit(
         self,
@@ -92,7 +95,7 @@ class Talon:
         earlier = tuple(source.skipped) if isinstance(source, ImageSource) else ()
         self.skipped = earlier + fitted.skipped
         self.report["skipped"] = [asdict(skipped) for skipped in self.skipped]
-        self._memory, self._threshold = fitted.memory, fitted.threshold
+        self._memory, self._threshold, self.evidence = fitted.memory, fitted.threshold, fitted.evidence
 
     @property
     def memory(self) -> PrototypeMemory:
@@ -105,7 +108,7 @@ class Talon:
 
     @property
     def threshold(self) -> float:
-        """The threshold that streams use unless told otherwise."""
+        """The threshold that streams use unless told otherwise; 0 log-odds when evidence decides."""
         if self._threshold is None:
             raise NotFittedError(
                 "this model has no threshold yet; call fit(...) or Talon.from_pretrained(folder) first."
@@ -119,15 +122,18 @@ class Talon:
             threshold: a number, ``auto`` (chosen by rehearsal in ``fit``), or ``None`` for the model's own.
             adapt: ``prototypes``, ``encoder``, ``prototypes,encoder`` or ``none``; ``None`` for the model's own.
         """
-        online = replace(self.config.online, threshold=self._resolve(threshold))
-        if adapt is not None:
-            online = replace(online, adapt=parse_adapt(adapt))
-        return DiscoveryStream(self.backbone, self.memory.copy(), online, self.names)
+        online = self.config.online if adapt is None else replace(self.config.online, adapt=parse_adapt(adapt))
+        memory = self.memory.copy()
+        if self.evidence is not None and threshold in (None, "auto"):
+            rule = EvidenceRule(self.evidence, self.config.evidence, "prototypes" in online.adapt)
+            return DiscoveryStream(self.backbone, memory, online, self.names, rule=rule)
+        online = replace(online, threshold=self._resolve(threshold))
+        return DiscoveryStream(self.backbone, memory, online, self.names)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""
         write_model(
-            SavedModel(self.backbone, self.memory, self.names, self.threshold, self.config, self.report),
+            SavedModel(self.backbone, self.memory, self.names, self.threshold, self.config, self.report, self.evidence),
             Path(folder),
         )
 
@@ -137,7 +143,7 @@ class Talon:
         saved = read_model(Path(folder))
         talon = cls(saved.backbone, saved.config, device=device)
         talon.names, talon.report = saved.names, saved.report
-        talon._memory, talon._threshold = saved.memory, saved.threshold
+        talon._memory, talon._threshold, talon.evidence = saved.memory, saved.threshold, saved.evidence
         return talon
 
     def _resolve(self, threshold: float | str | None) -> float:
@@ -154,6 +160,11 @@ class Talon:
             return float(threshold)
         except ValueError:
             raise ConfigError(f"threshold={threshold!r} is not known; give a number or 'auto'.") from None
+
+
+def prepared(backbone: Backbone, config: OfflineConfig) -> Backbone:
+    """Return the encoder that will be trained: with the pre-trained head beside it, if the settings say so."""
+    return paired(backbone) if config.keep_pretrained and config.epochs else backbone
 
 
 def cache_for(backbone: Backbone, config: TalonConfig, directory: Path | None = None) -> TrunkCache:

@@ -8,6 +8,7 @@ Importing this room doesn't import transformers.
 from talon_ocd.backbones.base import Backbone, Scope
 from talon_ocd.backbones.efficientnet_lite import EfficientNetLite0
 from talon_ocd.backbones.hub import HubBackbone
+from talon_ocd.backbones.paired import Paired, PairedHead, paired
 from talon_ocd.backbones.registry import backbone_from_architecture, get_backbone, list_backbones
 from talon_ocd.backbones.tiny import TinyViT
 
@@ -15,9 +16,12 @@ __all__ = [
     "Backbone",
     "EfficientNetLite0",
     "HubBackbone",
+    "Paired",
+    "PairedHead",
     "Scope",
     "TinyViT",
     "backbone_from_architecture",
     "get_backbone",
     "list_backbones",
+    "paired",
 ]

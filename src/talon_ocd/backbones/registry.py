@@ -13,6 +13,8 @@ from talon_ocd.backbones import efficientnet_lite, tiny
 from talon_ocd.backbones.base import Backbone
 from talon_ocd.backbones.efficientnet_lite import EfficientNetLite0
 from talon_ocd.backbones.hub import HubBackbone
+from talon_ocd.backbones.paired import KIND as PAIRED
+from talon_ocd.backbones.paired import Paired
 from talon_ocd.backbones.tiny import TinyViT
 from talon_ocd.errors import BackboneError, ConfigError, nearest
 from talon_ocd.images.transforms import Preprocessing
@@ -81,6 +83,8 @@ def get_backbone(name: str, *, aspect: str | None = None, **options: Any) -> Bac
 def backbone_from_architecture(architecture: dict[str, Any], preprocessing: Preprocessing) -> Backbone:
     """Rebuild a saved backbone without its weights; the caller loads them."""
     kind = str(architecture.get("kind"))
+    if kind == PAIRED:
+        return Paired(backbone_from_architecture(architecture["base"], preprocessing))
     if kind not in _KINDS:
         raise BackboneError(
             f"the saved backbone is of kind {kind!r}, this version builds {', '.join(_KINDS)}; upgrade it."

@@ -23,7 +23,6 @@ from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.splits import Indices, SamplingRule, StreamOrder, split, stream_order
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.methods import FrozenStream, Method, MethodStream, Recipe, Trained
-from talon_ocd.methods.streams import joined
 from talon_ocd.metrics import category_counts, fragmentation, greedy_accuracy, strict_accuracy, strict_matches
 from talon_ocd.offline import Labelled, TrunkCache
 from talon_ocd.online import Assignment, Decision, decisions
@@ -143,7 +142,7 @@ class Experiment:
         if features is not None:
             seconds["encode_seconds"] = features.seconds
             seconds["stream_seconds"] += features.seconds
-        return Answers(joined(parts), order, stream.size, stream.threshold, seconds)
+        return Answers(Assignment.joined(parts), order, stream.size, stream.threshold, seconds)
 
     def _answer(self, stream: MethodStream, positions: Indices, features: Features | None) -> Assignment:
         if features is None:

@@ -1,7 +1,20 @@
 """Memory: sufficient statistics of every category, exact search over them, and their update from the stream."""
 
+from talon_ocd.memory.beliefs import Beliefs
 from talon_ocd.memory.prototypes import PrototypeMemory
+from talon_ocd.memory.recent import Recent
 from talon_ocd.memory.refine import Groups, moved, refine
 from talon_ocd.memory.search import Neighbours, nearest_two
+from talon_ocd.memory.two_covariance import TwoCovariance
 
-__all__ = ["Groups", "Neighbours", "PrototypeMemory", "moved", "nearest_two", "refine"]
+__all__ = [
+    "Beliefs",
+    "Groups",
+    "Neighbours",
+    "PrototypeMemory",
+    "Recent",
+    "TwoCovariance",
+    "moved",
+    "nearest_two",
+    "refine",
+]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from talon_ocd.methods.streams import FrozenStream, assignment
+from talon_ocd.methods.streams import FrozenStream
 from talon_ocd.online import Assignment
 
 Values = npt.NDArray[Any]
@@ -48,7 +48,7 @@ class CodeStream(FrozenStream):
     def place(self, features: Tensor) -> Assignment:
         """Look every descriptor up; new ones enter the dictionary in the order of the images."""
         if not len(features):
-            return assignment([])
+            return Assignment.from_rows([])
         codes, first, inverse = self._distinct(features)
         ids, new = np.empty(len(codes), np.int64), np.zeros(len(codes), np.bool_)
         for at in first.argsort():
@@ -62,7 +62,7 @@ class CodeStream(FrozenStream):
     def look(self, features: Tensor) -> Assignment:
         """Look every descriptor up; each new one would get the next id."""
         if not len(features):
-            return assignment([])
+            return Assignment.from_rows([])
         codes, _, inverse = self._distinct(features)
         ids = np.array([self._ids.get(code.tobytes(), self.size) for code in codes], np.int64)[inverse]
         return _answers(ids, ids == self.size)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talon_ocd.backbones import Backbone
-from talon_ocd.config import CalibrationConfig, OnlineConfig
+from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.methods.base import GradientRecipe, Method, Trained, finish, seeded
 from talon_ocd.methods.networks import HeadNetwork
@@ -31,7 +31,7 @@ from talon_ocd.progress import SILENT, Progress
 
 GRID_SAMPLE = 500
 """Images of a rehearsal whose similarities span the thresholds that are tried."""
-STILL = OnlineConfig(adapt=(), adapt_every=CHUNK)
+STILL = TalonConfig(online=OnlineConfig(rule="cosine", adapt=(), adapt_every=CHUNK))
 """Leaders never move."""
 
 
@@ -165,7 +165,7 @@ class LeaderStream(PrototypeStream):
 
 def leader_stream(leaders: Tensor, threshold: float) -> FeatureStream:
     """Return discovery on unit features with leaders ``(K, D)`` that never move."""
-    return FeatureStream(PrototypeMemory(leaders), replace(STILL, threshold=threshold))
+    return FeatureStream(PrototypeMemory(leaders), replace(STILL.online, threshold=threshold))
 
 
 def leader_trials(

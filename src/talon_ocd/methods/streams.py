@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK
+from talon_ocd.online.rules.assignment import Row
 from talon_ocd.progress import StageClock
 
 Vector = npt.NDArray[Any]
@@ -129,11 +129,11 @@ class OneByOneStream(FrozenStream):
                 self.found(feature, match)
             else:
                 self.join(feature, match.category)
-        return assignment(rows)
+        return Assignment.from_rows(rows)
 
     def look(self, features: Tensor) -> Assignment:
         """Match each feature."""
-        return assignment([self._row(self.match(feature)) for feature in features.numpy()])
+        return Assignment.from_rows([self._row(self.match(feature)) for feature in features.numpy()])
 
     def _row(self, match: Match) -> Row:
         if match.category >= 0 and match.similarity >= self.threshold:
@@ -166,12 +166,11 @@ class PrototypeStream(FrozenStream):
             start = end
             if self.discovery.room == 0:
                 self.discovery.adapt()
-        return joined(parts)
+        return Assignment.joined(parts)
 
     def look(self, features: Tensor) -> Assignment:
         """Answer each by itself."""
-        rule, memory = self.discovery.rule, self.discovery.memory
-        return joined([rule.assign(feature[None], memory) for feature in features])
+        return self.discovery.look(features)
 
     def flush(self) -> None:
         """Move the prototypes by what is waiting."""
@@ -184,23 +183,3 @@ class PrototypeStream(FrozenStream):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take memory and groups over."""
         self.discovery.load_state_dict(state)
-
-
-Row = tuple[int, bool, float, int, float]
-
-
-def assignment(rows: list[Row]) -> Assignment:
-    """Return answers given one by one as arrays."""
-    ids, founded, similarities, runner_ups, runner_up_similarities = zip(*rows, strict=True) if rows else [()] * 5
-    return Assignment(
-        np.array(ids, np.int64), np.array(founded, np.bool_), np.array(similarities, np.float64),
-        np.array(runner_ups, np.int64), np.array(runner_up_similarities, np.float64),
-    )  # fmt: skip
-
-
-def joined(parts: list[Assignment]) -> Assignment:
-    """Return answers given in parts as one."""
-    if not parts:
-        return assignment([])
-    names = ("ids", "founded", "similarities", "runner_ups", "runner_up_similarities")
-    return Assignment(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -17,10 +17,12 @@ from talon_ocd.memory import PrototypeMemory
 from talon_ocd.methods.adapters import ADAPTERS
 from talon_ocd.methods.base import Method, Recipe, Trained, checksum, finish
 from talon_ocd.methods.networks import HeadNetwork
-from talon_ocd.methods.streams import MethodStream, PrototypeStream, joined
+from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.offline import Fitting, Labelled
-from talon_ocd.online import Assignment, DiscoveryStream, FeatureStream
+from talon_ocd.online import Assignment, DiscoveryStream, Evidence, EvidenceRule, FeatureStream
+from talon_ocd.online.feature_stream import section
 from talon_ocd.progress import SILENT, Progress
+from talon_ocd.talon import prepared
 
 NEVER = -2.0
 """A threshold that every cosine reaches: the closed-set floor, which founds no category."""
@@ -34,22 +36,27 @@ class TalonRecipe(Recipe):
 
     def network(self, backbone: Backbone, classes: int) -> HeadNetwork:
         """Return the head alone."""
-        return HeadNetwork(backbone, self.config.offline.trainable)
+        return HeadNetwork(prepared(backbone, self.config.offline), self.config.offline.trainable)
 
     def fit(self, backbone: Backbone, labelled: Labelled, seed: int, progress: Progress = SILENT) -> Trained:
-        """Rehearse, train, build prototypes: facts are ``prototypes`` ``(C, D)`` and ``threshold``."""
+        """Rehearse, train, build prototypes.
+
+        Facts are ``prototypes`` ``(C, D)``, ``threshold``, and ``evidence.*`` if evidence decides.
+        """
         network = self.network(backbone, labelled.classes)
-        config = replace(self.config, seed=seed)
-        fitted = Fitting(backbone.with_head(network.head), labelled, config, progress).run()
+        encoder = prepared(backbone, self.config.offline).with_head(network.head)
+        fitted = Fitting(encoder, labelled, replace(self.config, seed=seed), progress).run()
         finish(network)
         facts = {"prototypes": fitted.memory.prototypes.clone(), "threshold": torch.tensor(fitted.threshold).double()}
+        if fitted.evidence is not None:
+            facts |= {f"evidence.{name}": value for name, value in fitted.evidence.state_dict().items()}
         return Trained(backbone, network, facts, fitted.names, fitted.report)
 
     @property
     def key(self) -> str:
         """A checksum of what training depends on: the stream's settings only matter where they are rehearsed."""
         config = self.config
-        rehearsed = (config.calibration, config.online) if config.online.threshold == "auto" else ()
+        rehearsed = (config.calibration, config.online, config.evidence) if config.online.threshold == "auto" else ()
         return checksum([type(self).__name__, *(asdict(part) for part in (config.offline, *rehearsed))])
 
     @property
@@ -81,28 +88,40 @@ class TalonMethod(Method):
 
     def stream(self, trained: Trained) -> MethodStream:
         """Open a stream with its own memory and head."""
-        online = self.recipe.config.online
+        config = self.recipe.config
+        online = config.online if self.adapt is None else replace(config.online, adapt=self.adapt)
+        evidence = section(trained.facts, "evidence")
+        rule = None
         if self.threshold is not None:
             online = replace(online, threshold=self.threshold)
+        elif evidence:
+            rule = EvidenceRule(Evidence.from_state_dict(evidence), config.evidence, "prototypes" in online.adapt)
         elif online.threshold == "auto":
             online = replace(online, threshold=float(trained.facts["threshold"]))
-        if self.adapt is not None:
-            online = replace(online, adapt=self.adapt)
         memory = PrototypeMemory(trained.facts["prototypes"])
         if "encoder" in online.adapt:
-            return AdaptiveStream(trained, memory, online, self.adapter)
-        return PrototypeStream(trained.network, FeatureStream(memory, online, trained.names))
+            encoder = prepared(trained.backbone, config.offline)
+            return AdaptiveStream(trained, encoder, memory, online, self.adapter, rule)
+        return PrototypeStream(trained.network, FeatureStream(memory, online, trained.names, rule))
 
 
 class AdaptiveStream(MethodStream):
     """A stream whose encoder learns: it decides on trunk outputs."""
 
-    def __init__(self, trained: Trained, memory: PrototypeMemory, online: OnlineConfig, adapter: str = "talon") -> None:
-        super().__init__(memory.known, float(online.threshold))
+    def __init__(
+        self,
+        trained: Trained,
+        backbone: Backbone,
+        memory: PrototypeMemory,
+        online: OnlineConfig,
+        adapter: str = "talon",
+        rule: EvidenceRule | None = None,
+    ) -> None:
         assert isinstance(trained.network, HeadNetwork)
         loss = ADAPTERS[adapter](trained.network.head, online)
-        encoder = trained.backbone.with_head(trained.network.head)
-        self.images = DiscoveryStream(encoder, memory, online, trained.names, loss)
+        encoder = backbone.with_head(trained.network.head)
+        self.images = DiscoveryStream(encoder, memory, online, trained.names, loss, rule)
+        super().__init__(memory.known, self.images.discovery.rule.threshold)
         self.clock = self.images.clock
 
     @property
@@ -116,13 +135,12 @@ class AdaptiveStream(MethodStream):
         while start < len(hidden):
             parts.append(self.images.place(hidden[start : start + self.images.discovery.room]))
             start += len(parts[-1])
-        return joined(parts)
+        return Assignment.joined(parts)
 
     def decide(self, hidden: Tensor) -> Assignment:
         """Answer each by itself."""
         features = self.images.adapter.encode(hidden).cpu()
-        rule, memory = self.images.discovery.rule, self.images.memory
-        return joined([rule.assign(feature[None], memory) for feature in features])
+        return self.images.discovery.look(features)
 
     def flush(self) -> None:
         """Adapt to what is waiting."""

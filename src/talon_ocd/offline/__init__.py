@@ -7,6 +7,7 @@ Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk out
 """
 
 from talon_ocd.offline.calibrate import Calibration, calibrate
+from talon_ocd.offline.estimate import estimate
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted, Fitting
 from talon_ocd.offline.geometry import Angles, angles
@@ -37,6 +38,7 @@ __all__ = [
     "calibrate",
     "class_means",
     "encode",
+    "estimate",
     "generator",
     "learning_rate",
     "margin_logits",

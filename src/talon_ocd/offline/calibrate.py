@@ -1,4 +1,6 @@
-"""``threshold="auto"``: rehearse discovery on the labelled set and choose the threshold (layer: offline).
+"""Rehearse discovery on the labelled set, and choose what statistics alone can't (layer: offline).
+
+That is the threshold of TALON's rule or the offset of the evidence rule, and whether training helps.
 
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Among
@@ -12,23 +14,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import log
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from talon_ocd.config import CalibrationConfig, OnlineConfig
+from talon_ocd.config import CalibrationConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.metrics import strict_accuracy
+from talon_ocd.offline.estimate import can_estimate, estimate
 from talon_ocd.offline.features import class_means
-from talon_ocd.online import FeatureStream
+from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
 from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
+OFFSETS = (-12.0, -9.0, -7.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0)
+"""Offsets of the evidence rule that are rehearsed, in nats."""
 
 Indices = npt.NDArray[np.int64]
 EncodeFold = Callable[[Indices, Indices], Tensor]
@@ -52,12 +57,14 @@ class Rehearsed:
         means: their class means ``(C', D)``.
         stream: unit features ``(N, D)``.
         truth: labels of the stream ``(N,)``.
+        evidence: what the evidence rule makes of the training part, if it is the one that decides.
     """
 
     known: list[int]
     means: Tensor
     stream: Tensor
     truth: Tensor
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class Trial:
     epochs: int
     """Length of the training; 0 is the pre-trained encoder."""
     threshold: float
+    """A cosine, or the offset of the evidence rule."""
     strict_all: float
     strict_old: float
     strict_new: float
@@ -80,7 +88,10 @@ class Trial:
 class Calibration:
     """The chosen candidate and the table it was chosen from."""
 
+    rule: Literal["evidence", "cosine"]
+    """The rule that was rehearsed: TALON's if there are too few images to estimate anything."""
     threshold: float
+    """A cosine, or the offset of the evidence rule."""
     epochs: int
     trials: tuple[Trial, ...]
     rounds: int
@@ -116,24 +127,27 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int) -> Iterator
 def calibrate(
     labels: Tensor,
     encoders: Mapping[int, EncodeFold],
-    online: OnlineConfig,
-    config: CalibrationConfig,
+    settings: TalonConfig,
     seed: int,
     progress: Progress = SILENT,
 ) -> Calibration:
-    """Choose threshold and length of training for labelled images with ``labels`` ``(N,)``.
+    """Choose threshold (or offset) and length of training for labelled images with ``labels`` ``(N,)``.
 
     ``encoders`` gives the features of a rehearsal for every length of training (epochs) that is worth a try.
     """
+    config = settings.calibration
     folds = list(rehearsals(labels, config, seed))
+    by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
     trials: list[Trial] = []
     for epochs, encode_fold in encoders.items():
-        rehearsed = [_rehearsed(fold, labels, encode_fold) for fold in folds]
-        grid = _grid(rehearsed, config.grid)
-        trials += try_thresholds(rehearsed, grid, online, epochs, config.orders, seed, progress)
+        rehearsed = [_rehearsed(fold, labels, encode_fold, settings if by_evidence else None) for fold in folds]
+        grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
+        trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress)
     chosen = choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
-    return Calibration(chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out)
+    return Calibration(
+        "evidence" if by_evidence else "cosine", chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out
+    )
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -151,7 +165,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
 def try_thresholds(
     folds: Sequence[Rehearsed],
     grid: Sequence[float],
-    online: OnlineConfig,
+    settings: TalonConfig,
     epochs: int,
     orders: int,
     seed: int,
@@ -164,8 +178,7 @@ def try_thresholds(
     trials = []
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
         for threshold in grid:
-            candidate = replace(online, threshold=threshold)
-            scores = np.array([_score(fold, order, candidate, from_means) for fold, order in runs])
+            scores = np.array([_score(fold, order, settings, threshold, from_means) for fold, order in runs])
             error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
             trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error))
@@ -173,11 +186,13 @@ def try_thresholds(
     return trials
 
 
-def _rehearsed(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold) -> Rehearsed:
+def _rehearsed(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold, by_evidence: TalonConfig | None) -> Rehearsed:
     features = encode_fold(fold.train, np.concatenate([fold.train, fold.stream]))
     known, compact = labels[fold.train].unique(return_inverse=True)
-    means = class_means(features[: len(fold.train)], compact, len(known))
-    return Rehearsed(known.tolist(), means, features[len(fold.train) :], labels[fold.stream])
+    trained = features[: len(fold.train)]
+    means = class_means(trained, compact, len(known))
+    evidence = estimate(trained, compact, by_evidence.evidence) if by_evidence else None
+    return Rehearsed(known.tolist(), means, features[len(fold.train) :], labels[fold.stream], evidence)
 
 
 def _grid(folds: Sequence[Rehearsed], size: int) -> list[float]:
@@ -189,8 +204,14 @@ def _grid(folds: Sequence[Rehearsed], size: int) -> list[float]:
     return [float(value) for value in np.linspace(min(low, high - 1e-3), high, size)]
 
 
-def _score(fold: Rehearsed, order: Indices, config: OnlineConfig, from_means: bool) -> list[float]:
-    discovery = FeatureStream(PrototypeMemory(fold.means if from_means else fold.means[:0]), config)
+def _score(fold: Rehearsed, order: Indices, settings: TalonConfig, threshold: float, from_means: bool) -> list[float]:
+    memory = PrototypeMemory(fold.means if from_means else fold.means[:0])
+    if fold.evidence is None:
+        discovery = FeatureStream(memory, replace(settings.online, threshold=threshold))
+    else:
+        learns = "prototypes" in settings.online.adapt
+        rule = EvidenceRule(fold.evidence.with_offset(threshold), settings.evidence, learns)
+        discovery = FeatureStream(memory, settings.online, rule=rule)
     ids = np.array([decision.category for decision in discovery.observe_many(fold.stream[order])])
     truth = fold.truth.numpy()[order]
     accuracy = strict_accuracy(truth, ids, fold.known)

@@ -14,16 +14,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from talon_ocd.backbones import Backbone
+from talon_ocd.backbones import Backbone, Paired, PairedHead
 from talon_ocd.config import TalonConfig
 from talon_ocd.images import Skipped
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline.calibrate import calibrate
+from talon_ocd.offline.estimate import can_estimate, estimate, support
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.geometry import angles
 from talon_ocd.offline.labelled import Labelled
 from talon_ocd.offline.trainer import train_head
 from talon_ocd.offline.views import Views
+from talon_ocd.online import Evidence
 from talon_ocd.progress import SILENT, Progress
 
 FALLBACK_THRESHOLD = 0.75
@@ -37,6 +39,7 @@ class Fitted:
     memory: PrototypeMemory
     names: tuple[str, ...]
     threshold: float
+    evidence: Evidence | None
     report: dict[str, Any]
     skipped: tuple[Skipped, ...]
 
@@ -62,68 +65,95 @@ class Fitting:
         self.backbone, self.config, self.progress = backbone, config, progress
         self.outputs, self.views = labelled.outputs, labelled.views
         self.labels, self.names = labelled.labels, labelled.names
-        self.parameters = backbone.head_parameter_names(config.offline.trainable)
+        head = backbone.head
+        self.trained: nn.Module = head.second if isinstance(head, PairedHead) else head
+        """The head that training moves, or the half of it that may."""
+        single = backbone.base if isinstance(backbone, Paired) else backbone
+        self.parameters = single.head_parameter_names(config.offline.trainable)
 
     def run(self, checkpoint: Path | None = None) -> Fitted:
         """Rehearse, train, and build the prototypes from the clean views."""
         started = time.perf_counter()
-        before = encode(self.backbone.head, self.outputs).cpu()
+        before = encode(self.trained, self.outputs).cpu()
         initial = class_means(before, self.labels, len(self.names))
         report: dict[str, Any] = {"images": len(self.labels), "classes": len(self.names)}
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
         report["angles_before"] = self._angles(before, initial)
-        threshold, epochs = self._rehearse(report)
+        by_evidence, threshold, epochs = self._rehearse(report)
         training = train_head(
-            self.backbone.head, self.parameters, self.views, self.labels, initial,
+            self.trained, self.parameters, self.views, self.labels, initial,
             replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
         )  # fmt: skip
         trained = time.perf_counter()
+        self._centre(self.backbone.head, torch.arange(len(self.labels)))
         after = encode(self.backbone.head, self.outputs).cpu()
         prototypes = class_means(after, self.labels, len(self.names))
         report["prototype_seconds"] = time.perf_counter() - trained
         report["angles_after"] = self._angles(after, prototypes)
         report["training"] = training.to_dict()
+        evidence = self._evidence(after, threshold, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
-        return Fitted(PrototypeMemory(prototypes), self.names, threshold, report, tuple(self.outputs.skipped))
+        memory = PrototypeMemory(prototypes)
+        return Fitted(memory, self.names, threshold, evidence, report, tuple(self.outputs.skipped))
 
     def _angles(self, features: Tensor, prototypes: Tensor) -> dict[str, Any]:
         """Plain data for JSON, which has no NaN: there is no angle between prototypes when there is only one."""
         found = asdict(angles(features, self.labels, prototypes))
         return {name: None if value != value else value for name, value in found.items()}
 
-    def _rehearse(self, report: dict[str, Any]) -> tuple[float, int]:
-        """Return the threshold, and how long to train: as configured, or not at all if rehearsals say it hurts."""
+    def _rehearse(self, report: dict[str, Any]) -> tuple[bool, float, int]:
+        """Return whether evidence decides, threshold or offset, and how long to train.
+
+        That is as long as configured, or not at all if rehearsals say that it hurts.
+        """
         wanted, epochs = self.config.online.threshold, self.config.offline.epochs
         if not isinstance(wanted, str):
-            return float(wanted), epochs
+            return False, float(wanted), epochs
+        offset = self.config.evidence.offset
+        if self.config.online.by_evidence and not isinstance(offset, str) and can_estimate(self.labels):
+            return True, offset, epochs
         if len(self.names) < 2:
             self.progress.note(
                 f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used."
             )
-            return FALLBACK_THRESHOLD, epochs
+            return False, FALLBACK_THRESHOLD, epochs
         started = time.perf_counter()
         lengths = sorted({0, epochs}) if self.config.calibration.try_untrained else [epochs]
         result = calibrate(
             self.labels,
             {length: partial(self._encode_fold, length) for length in lengths},
-            self.config.online,
-            self.config.calibration,
+            self.config,
             self.config.seed,
             self.progress,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
-        return result.threshold, result.epochs
+        return result.rule == "evidence", result.threshold, result.epochs
 
     def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
         """Encode images with a head that was trained on others: ``train`` only."""
         head: nn.Module = copy.deepcopy(self.backbone.head)
+        trained = head.second if isinstance(head, PairedHead) else head
         index = torch.from_numpy(train)
         if epochs:
             _, labels = self.labels[index].unique(return_inverse=True)
-            initial = class_means(encode(head, self.outputs, index).cpu(), labels, int(labels.max()) + 1)
+            initial = class_means(encode(trained, self.outputs, index).cpu(), labels, int(labels.max()) + 1)
             train_head(
-                head, self.parameters, Subset(self.views, index), labels, initial,
+                trained, self.parameters, Subset(self.views, index), labels, initial,
                 replace(self.config.offline, epochs=epochs), self.config.seed, self.progress,
                 task_name="Training for the rehearsal",
             )  # fmt: skip
+        self._centre(head, index)
         return encode(head, self.outputs, torch.from_numpy(wanted)).cpu()
+
+    def _centre(self, head: nn.Module, index: Tensor) -> None:
+        """Centre both halves of a paired head on labelled images ``index`` ``(N,)``."""
+        if isinstance(head, PairedHead):
+            head.centre(encode(head.first, self.outputs, index), encode(head.second, self.outputs, index))
+
+    def _evidence(self, features: Tensor, offset: float, report: dict[str, Any]) -> Evidence:
+        """Estimate what the evidence rule needs of the final features, and say how sure it is."""
+        evidence = estimate(features, self.labels, self.config.evidence).with_offset(offset)
+        report["evidence"] = support(evidence, self.labels)
+        for warning in report["evidence"]["warnings"]:
+            self.progress.note(warning)
+        return evidence

@@ -3,7 +3,7 @@
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter, adaptation_loss, entropy
 from talon_ocd.online.decision import Decision, Verdict, decisions, discovered_name
 from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
-from talon_ocd.online.rules import Assignment, CosineRule
+from talon_ocd.online.rules import Assignment, CosineRule, Evidence, EvidenceRule
 from talon_ocd.online.stream import DiscoveryStream, Picture
 
 __all__ = [
@@ -13,6 +13,8 @@ __all__ = [
     "Decision",
     "DiscoveryStream",
     "EncoderAdapter",
+    "Evidence",
+    "EvidenceRule",
     "FeatureArray",
     "FeatureStream",
     "Picture",

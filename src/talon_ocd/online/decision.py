@@ -21,11 +21,13 @@ class Decision:
         category: id of the category; 0 .. C-1 are the known classes, discovered ones follow in order of creation.
         name: name of the category.
         verdict: a ``known`` class, a category ``discovered`` earlier, or one that this image founds (``new``).
-        similarity: cosine to the nearest category that existed before this image.
+        similarity: how well the best category that existed before this image fits: its cosine, or by the evidence rule
+            its log-odds against a new category, in nats.
         threshold: what the similarity had to reach.
         runner_up: the category that comes next: the second nearest, or the nearest one when this image founds its own;
             -1 if there is none.
-        runner_up_similarity: cosine to the runner-up; -1 if there is none.
+        runner_up_similarity: how well the runner-up fits.
+        unit: ``cosine`` or ``log-odds``; other methods have their own.
     """
 
     index: int
@@ -37,6 +39,7 @@ class Decision:
     threshold: float
     runner_up: int
     runner_up_similarity: float
+    unit: str = "cosine"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: one line of ``decisions.jsonl``."""
@@ -44,7 +47,12 @@ class Decision:
 
 
 def decisions(
-    assignment: Assignment, sources: Sequence[str], first: int, names: Sequence[str], threshold: float
+    assignment: Assignment,
+    sources: Sequence[str],
+    first: int,
+    names: Sequence[str],
+    threshold: float,
+    unit: str = "cosine",
 ) -> list[Decision]:
     """Turn answers into decisions: ``names`` are those of the known classes, ``first`` is the index of the first."""
     columns = zip(
@@ -59,7 +67,7 @@ def decisions(
     return [
         Decision(
             first + offset, source, category, category_name(category, names), _verdict(category, founded, len(names)),
-            similarity, threshold, runner_up, runner_up_similarity,
+            similarity, threshold, runner_up, runner_up_similarity, unit,
         )
         for offset, (source, category, founded, similarity, runner_up, runner_up_similarity) in enumerate(columns)
     ]  # fmt: skip

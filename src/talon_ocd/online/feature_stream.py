@@ -18,7 +18,7 @@ from talon_ocd.config import OnlineConfig
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import Groups, PrototypeMemory, refine
 from talon_ocd.online.decision import Decision, category_name, decisions
-from talon_ocd.online.rules import Assignment, CosineRule
+from talon_ocd.online.rules import Assignment, CosineRule, EvidenceRule
 
 FeatureArray = Tensor | npt.NDArray[np.floating]
 CHUNK = 256
@@ -33,12 +33,18 @@ class FeatureStream:
     ['known', 'new', 'discovered']
     """
 
-    def __init__(self, memory: PrototypeMemory, config: OnlineConfig, names: Sequence[str] = ()) -> None:
-        if isinstance(config.threshold, str):
+    def __init__(
+        self,
+        memory: PrototypeMemory,
+        config: OnlineConfig,
+        names: Sequence[str] = (),
+        rule: EvidenceRule | None = None,
+    ) -> None:
+        if rule is None and isinstance(config.threshold, str):
             raise ConfigError("threshold='auto' must be chosen before a stream starts: fit a model, or give a number.")
         self.memory = memory
         self.config = config
-        self.rule = CosineRule(float(config.threshold))
+        self.rule: CosineRule | EvidenceRule = CosineRule(float(config.threshold)) if rule is None else rule
         self.answered = 0
         self._names = list(names) or [str(category) for category in range(memory.known)]
         self._groups = Groups(config)
@@ -58,7 +64,7 @@ class FeatureStream:
     def decide(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
         """Answer one vector ``(D,)`` without learning anything from it."""
         features = self._unit(matrix(vector, rows=False))
-        return self.decisions(self.rule.assign(features, self.memory), [source], self.answered)[0]
+        return self.decisions(self.look(features), [source], self.answered)[0]
 
     def observe(self, vector: FeatureArray | Sequence[float], source: str = "") -> Decision:
         """Answer one vector ``(D,)`` and learn from it."""
@@ -71,6 +77,10 @@ class FeatureStream:
         if len(names) != len(features):
             raise DataError(f"{len(names)} sources were given for {len(features)} vectors.")
         return self._observe(features, names)
+
+    def look(self, features: Tensor) -> Assignment:
+        """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
+        return self.rule.look(features, self.memory)
 
     def place(self, features: Tensor) -> Assignment:
         """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
@@ -90,6 +100,7 @@ class FeatureStream:
         if "prototypes" in self.config.adapt:
             refine(self.memory, self._groups, self.config)
             self._groups.reset()
+        self.rule.adapt()
         self._since_adaptation = 0
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -97,6 +108,7 @@ class FeatureStream:
         return {
             **{f"memory.{name}": value for name, value in self.memory.state_dict().items()},
             **{f"groups.{name}": value for name, value in self._groups.state_dict().items()},
+            **{f"rule.{name}": value for name, value in self.rule.state_dict().items()},
             "answered": torch.tensor(self.answered),
             "since_adaptation": torch.tensor(self._since_adaptation),
         }
@@ -105,12 +117,13 @@ class FeatureStream:
         """Go on where the stream that gave ``state`` was."""
         self.memory = PrototypeMemory.from_state_dict(section(state, "memory"))
         self._groups.load_state_dict(section(state, "groups"))
+        self.rule.load_state_dict(section(state, "rule"))
         self.answered = int(state["answered"])
         self._since_adaptation = int(state["since_adaptation"])
 
     def decisions(self, assignment: Assignment, sources: Sequence[str], first: int) -> list[Decision]:
         """Turn answers into decisions with names; ``first`` is the index of the first one."""
-        return decisions(assignment, sources, first, self._names, self.rule.threshold)
+        return decisions(assignment, sources, first, self._names, self.rule.threshold, self.rule.unit)
 
     def _observe(self, features: Tensor, sources: list[str]) -> list[Decision]:
         answers: list[Decision] = []

@@ -24,7 +24,7 @@ from talon_ocd.memory import PrototypeMemory
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter
 from talon_ocd.online.decision import Decision
 from talon_ocd.online.feature_stream import FeatureStream, section
-from talon_ocd.online.rules import Assignment
+from talon_ocd.online.rules import Assignment, EvidenceRule
 from talon_ocd.progress import StageClock
 
 Picture = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor | ImageItem
@@ -52,10 +52,11 @@ class DiscoveryStream:
         config: OnlineConfig,
         names: Sequence[str] = (),
         loss: AdaptationLoss | None = None,
+        rule: EvidenceRule | None = None,
     ) -> None:
         self.backbone = backbone
         self.config = config
-        self.discovery = FeatureStream(memory, config, names)
+        self.discovery = FeatureStream(memory, config, names, rule)
         scope = backbone.head_parameter_names(config.encoder_scope)
         self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config, loss)
         self.clock = StageClock()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talon_ocd.backbones import Backbone
-from talon_ocd.config import CalibrationConfig, OnlineConfig
+from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.methods.base import Method, Recipe, Trained, finish, seeded
 from talon_ocd.methods.diffgre.leader import Leaders, Tap, assign_labels, leader_loss
 from talon_ocd.methods.diffgre.refine import refine
@@ -219,7 +219,8 @@ class DiffGreRecipe(Recipe):
             return encode(network.head, labelled.outputs, torch.from_numpy(wanted)).cpu()
 
         online = OnlineConfig(adapt=(), adapt_every=CHUNK)
-        found = calibrate(labelled.labels, {self.epochs: encode_fold}, online, self.calibration, seed, progress)
+        settings = TalonConfig(online=replace(online, rule="cosine"), calibration=self.calibration)
+        found = calibrate(labelled.labels, {self.epochs: encode_fold}, settings, seed, progress)
         return found.threshold, {"calibration": found.to_dict()}
 
 

@@ -7,38 +7,15 @@ category that is founded, not once for every query.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from talon_ocd.memory import PrototypeMemory
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Answers for B features, in order; arrays of shape ``(B,)``.
-
-    Attributes:
-        ids: category of each feature; founded ones are K, K + 1, ... in order.
-        founded: whether the feature founds its category.
-        similarities: cosine to the nearest category that existed before the feature.
-        runner_ups: the category that comes next, -1 if there is none.
-        runner_up_similarities: its cosine, -1 if there is none.
-    """
-
-    ids: Ints
-    founded: npt.NDArray[np.bool_]
-    similarities: Floats
-    runner_ups: Ints
-    runner_up_similarities: Floats
-
-    def __len__(self) -> int:
-        return len(self.ids)
+from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -46,6 +23,21 @@ class CosineRule:
     """Attach when the cosine is at least ``threshold``, else create."""
 
     threshold: float
+    unit: ClassVar[Literal["cosine"]] = "cosine"
+
+    def adapt(self) -> None:
+        """Learn nothing: the prototypes are the memory's."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return nothing: there is no state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take nothing over."""
+
+    def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
+        """Answer unit features ``(B, D)``, each as if it came next."""
+        return Assignment.joined([self.assign(feature[None], memory) for feature in features])
 
     def assign(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
         """Answer unit features ``(B, D)`` one after another against ``memory``, which stays as it is."""

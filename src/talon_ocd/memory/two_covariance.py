@@ -1,0 +1,118 @@
+"""Two Gaussians that explain every category, known or new (layer: memory; ``docs/evidence.md``).
+
+Class means are drawn from N(0, S_b), members of a class from N(mean, S_w). In the coordinates of this module S_w is the
+identity and S_b is diagonal, ψ. Images are not equally clear, so that each has a scale of its own: the predictive
+distributions are Student's, with ν degrees of freedom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from talon_ocd.errors import DataError
+
+Floats = npt.NDArray[np.float64]
+MOST_COUNTED = 50.0
+"""Members after which a category counts as well known: no mean of real images gets more certain than that."""
+
+
+@dataclass(frozen=True)
+class TwoCovariance:
+    """The model's parameters.
+
+    Attributes:
+        centre: mean of the labelled unit features ``(D,)``.
+        transform: from centred unit features to coordinates ``(D, d)``.
+        psi: ψ, variance of class means in units of the variance inside a class ``(d,)``.
+        tail: ν; infinity makes the distributions Gaussian.
+    """
+
+    centre: Floats
+    transform: Floats
+    psi: Floats
+    tail: float
+
+    @property
+    def size(self) -> int:
+        """d, the number of coordinates."""
+        return len(self.psi)
+
+    def coordinates(self, features: Tensor) -> Floats:
+        """Return coordinates ``(B, d)`` of unit features ``(B, D)``; in float64: no batch size shows in them."""
+        centred = features.detach().numpy().astype(np.float64) - self.centre
+        lengths = np.sqrt(np.einsum("bd,bd->b", centred, centred))
+        result: Floats = (centred / lengths.clip(min=1e-12)[:, None]) @ self.transform
+        return result
+
+    def predictive(self, counts: Floats, sums: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return mean ``(K, d)``, variance ``(K, d)`` and log-volume ``(K,)`` of categories' next members.
+
+        ``counts`` ``(K,)`` and ``sums`` ``(K, d)`` are over the members so far; no member at all is a new category.
+        """
+        counted = np.minimum(counts, MOST_COUNTED)[:, None]
+        remaining = self.psi / (counted * self.psi + 1.0)
+        variances = 1.0 + remaining
+        means = counted * remaining * sums / np.maximum(counts, 1.0)[:, None]
+        return means, variances, 0.5 * np.log(variances).sum(axis=1)
+
+    @property
+    def new_volume(self) -> float:
+        """Log-volume of a new category's first member."""
+        return float(0.5 * np.log1p(self.psi).sum())
+
+    def surprise(self, distances: Floats) -> Floats:
+        """Return minus the log-density, but for the volume, at squared distances in units of the variances."""
+        if np.isinf(self.tail):
+            return 0.5 * distances
+        result: Floats = 0.5 * (self.tail + self.size) * np.log1p(distances / self.tail)
+        return result
+
+    def new_surprise(self, coordinates: Floats) -> Floats:
+        """Return minus the log-density ``(B,)`` of being the first of a new category."""
+        return self.surprise((coordinates**2) @ (1.0 / (1.0 + self.psi))) + self.new_volume
+
+    def log_odds(self, coordinates: Floats, counts: Floats, sums: Floats) -> Floats:
+        """Return L ``(B,)``: evidence for a category each, ``(B,)`` counts and ``(B, d)`` sums, against a new one."""
+        means, variances, volume = self.predictive(counts, sums)
+        distances = ((coordinates - means) ** 2 / variances).sum(axis=1)
+        return self.new_surprise(coordinates) - self.surprise(distances) - volume
+
+    def same(self, counts: Floats, sums: Floats, other_counts: Floats, other_sums: Floats) -> Floats:
+        """Return the log-odds ``(P,)`` that pairs of categories are one, given ``(P,)`` counts and ``(P, d)`` sums.
+
+        Each counts for at most ``MOST_COUNTED`` members; their means are compared as Gaussians.
+        """
+        first, second = np.minimum(counts, MOST_COUNTED), np.minimum(other_counts, MOST_COUNTED)
+        one = sums / np.maximum(counts, 1.0)[:, None] * first[:, None]
+        two = other_sums / np.maximum(other_counts, 1.0)[:, None] * second[:, None]
+        return self._marginal(first + second, one + two) - self._marginal(first, one) - self._marginal(second, two)
+
+    def _marginal(self, counts: Floats, sums: Floats) -> Floats:
+        """Return the part of log p(members) that depends on which of them share a mean."""
+        grown = counts[:, None] * self.psi + 1.0
+        result: Floats = 0.5 * (sums**2 * self.psi / grown - np.log(grown)).sum(axis=1)
+        return result
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the parameters as tensors, ready for safetensors."""
+        parts = {"centre": self.centre, "transform": self.transform, "psi": self.psi, "tail": np.array(self.tail)}
+        return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parts.items()}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Tensor]) -> TwoCovariance:
+        """Take saved parameters; those that don't belong together are refused."""
+        centre, transform, psi = (state[name].numpy().astype(np.float64) for name in ("centre", "transform", "psi"))
+        tail = float(state["tail"])
+        fits = transform.shape == (*centre.shape, *psi.shape)
+        if not fits or not all(np.isfinite(part).all() for part in (centre, transform, psi)) or not tail > 0:
+            raise DataError(
+                f"saved evidence: centre {centre.shape}, transform {transform.shape}, psi {psi.shape} and tail {tail} "
+                "do not belong together or are not finite; load another copy of the model."
+            )
+        return cls(centre, transform, psi, tail)

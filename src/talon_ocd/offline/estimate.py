@@ -1,0 +1,199 @@
+"""The two Gaussians of the evidence rule, estimated from labelled features (layer: offline; ``docs/evidence.md``).
+
+Coordinates that are chosen to tell labelled images apart look better on those images than on any other. So the spread
+inside a class and the weight of the tails come from folds that the coordinates were not chosen on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+from scipy.optimize import brentq
+from scipy.special import polygamma
+from torch import Tensor
+
+from talon_ocd.config import EvidenceConfig
+from talon_ocd.memory import TwoCovariance
+from talon_ocd.online import Evidence
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+FOLDS = 4
+LEAST_PSI = 1e-3
+WINDOW = 9
+"""Neighbouring coordinates whose held-out variances are averaged."""
+HEAVIEST, LIGHTEST = 4.0, 1000.0
+"""Bounds of ν."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Coordinates that tell the classes of some images apart: inside a class they vary by 1, class means by ψ."""
+
+    centre: Floats
+    transform: Floats
+    psi: Floats
+
+    def __call__(self, features: Floats) -> Floats:
+        """Return coordinates ``(N, d)`` of features ``(N, D)``."""
+        return _unit(features - self.centre) @ self.transform
+
+
+def can_estimate(labels: Tensor) -> bool:
+    """Are there two classes, and a class of two images? Less says nothing about spread."""
+    sizes = np.bincount(labels.numpy())
+    return int((sizes > 0).sum()) >= 2 and int(sizes.max()) >= 2
+
+
+def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Evidence:
+    """Estimate the model from unit features ``(N, D)`` of classes 0 .. C-1 ``(N,)``."""
+    rows, classes = features.detach().numpy().astype(np.float64), labels.numpy()
+    basis = discriminant_basis(rows, classes, config)
+    residuals = held_out_residuals(rows, classes, config)
+    size = min(len(basis.psi), residuals.shape[1])
+    spread = _smooth((residuals[:, :size] ** 2).mean(axis=0)) if len(residuals) else np.ones(size)
+    psi = _mixed(basis.psi[:size] / spread, config.smoothing)
+    tail = tail_weight((residuals[:, :size] ** 2 / spread).sum(axis=1), size) if config.heavy_tails else np.inf
+    model = TwoCovariance(basis.centre, basis.transform[:, :size] / np.sqrt(spread), psi, tail)
+    coordinates = model.coordinates(features)
+    counts = np.bincount(classes).astype(np.float64)
+    sums = np.zeros((len(counts), size))
+    np.add.at(sums, classes, coordinates)
+    return Evidence(model, counts, sums, 0.0 if config.offset == "auto" else config.offset)
+
+
+def discriminant_basis(features: Floats, labels: Ints, config: EvidenceConfig) -> Basis:
+    """Return coordinates of unit features ``(N, D)`` in which S_w is the identity and S_b is diagonal."""
+    centre = features.mean(axis=0)
+    rows = _unit(features - centre)
+    projection = _principal(rows, min(config.dimensions, features.shape[1], len(features) - 1))
+    rows = rows @ projection
+    names, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    means = _class_means(rows, position, sizes)
+    residuals = rows - means[position]
+    within = residuals.T @ residuals / max(len(rows) - len(names), 1)
+    size = len(within)
+    within = (1.0 - config.shrinkage) * within + config.shrinkage * np.trace(within) / size * np.eye(size)
+    within += 1e-9 * max(np.trace(within) / size, 1e-12) * np.eye(size)  # classes without any spread at all
+    centred = means - means.mean(axis=0)
+    between = centred.T @ centred / max(len(names) - 1, 1) - within * (1.0 / sizes).mean()
+    whiten = np.linalg.inv(np.linalg.cholesky(within))
+    psi, directions = np.linalg.eigh(whiten @ between @ whiten.T)
+    transform: Floats = projection @ (whiten.T @ directions[:, ::-1])
+    return Basis(centre, transform, np.maximum(psi[::-1], 0.0))
+
+
+def held_out_residuals(features: Floats, labels: Ints, config: EvidenceConfig) -> Floats:
+    """Return ``(M, d)``: images minus the mean of their class, in coordinates chosen without them.
+
+    Each is scaled to the variance of a member around the true mean. The coordinates of different folds differ, but
+    their order is the same: the first tells classes apart best.
+    """
+    parts = []
+    for held in _folds(labels):
+        basis = discriminant_basis(features[~held], labels[~held], config)
+        names, position, sizes = np.unique(labels[~held], return_inverse=True, return_counts=True)
+        means = _class_means(basis(features[~held]), position, sizes)
+        known = np.isin(labels[held], names)
+        own = np.searchsorted(names, labels[held][known])
+        residuals = basis(features[held][known]) - means[own]
+        parts.append(residuals / np.sqrt(1.0 + 1.0 / sizes[own])[:, None])
+    size = min(part.shape[1] for part in parts)
+    return np.concatenate([part[:, :size] for part in parts])
+
+
+def tail_weight(distances: Floats, size: int) -> float:
+    """Return ν of d-dimensional squared distances ``(M,)``: their logarithms vary by ψ'(d/2) + ψ'(ν/2)."""
+    if len(distances) < 2:
+        return LIGHTEST
+    extra = float(np.log(np.maximum(distances, 1e-12)).var() - polygamma(1, size / 2.0))
+
+    def excess(tail: float) -> float:
+        return float(polygamma(1, tail / 2.0)) - extra
+
+    if excess(LIGHTEST) >= 0.0:
+        return LIGHTEST
+    return HEAVIEST if excess(HEAVIEST) <= 0.0 else float(brentq(excess, HEAVIEST, LIGHTEST))
+
+
+def support(evidence: Evidence, labels: Tensor) -> dict[str, Any]:
+    """Return what was estimated and how sure it is, as plain data; ``warnings`` are for people."""
+    sizes = np.bincount(labels.numpy())
+    classes, images = len(sizes), int(sizes.sum())
+    freedom = images - classes
+    uncertainty = float(np.sqrt(2.0 / max(classes - 1, 1)))
+    warnings = []
+    if classes < 5:
+        warnings.append(f"{classes} known classes say little about how much classes differ: expect a wrong number.")
+    if freedom < 4 * classes:
+        warnings.append(
+            f"{images / classes:.1f} images a class say little about the spread inside one: give 5 or more."
+        )
+    model = evidence.model
+    return {
+        "coordinates": model.size,
+        "tail": None if np.isinf(model.tail) else model.tail,
+        "psi_mean": float(model.psi.mean()),
+        "psi_largest": float(model.psi.max()),
+        "psi_uncertainty": uncertainty,
+        "offset": evidence.offset,
+        "warnings": warnings,
+    }
+
+
+def _folds(labels: Ints) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield which images are held out: every fourth of a class, the first of each class in another fold."""
+    order = np.argsort(labels, kind="stable")
+    _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    within_class = np.arange(len(labels)) - np.repeat(starts, sizes)
+    fold = np.empty(len(labels), np.int64)
+    fold[order] = (within_class + np.repeat(np.arange(len(sizes)), sizes)) % FOLDS
+    for number in range(FOLDS):
+        held = fold == number
+        if held.any() and not held.all():
+            yield held
+
+
+def _principal(rows: Floats, number: int) -> Floats:
+    """Return the ``number`` leading directions ``(D, d)`` of rows ``(N, D)`` that hold any variance."""
+    count, size = rows.shape
+    small = rows @ rows.T if count < size else rows.T @ rows
+    last = len(small) - 1
+    values, vectors = eigh(small, subset_by_index=[max(last - number + 1, 0), last])
+    values, vectors = values[::-1], vectors[:, ::-1]
+    real = values > values[0] * 1e-10
+    vectors = vectors[:, real]
+    directions = rows.T @ vectors / np.sqrt(values[real]) if count < size else vectors
+    flip = np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(directions.shape[1])])
+    result: Floats = directions * flip  # an eigenvector's sign is an accident
+    return result
+
+
+def _class_means(rows: Floats, position: Ints, sizes: Ints) -> Floats:
+    sums = np.zeros((len(sizes), rows.shape[1]))
+    np.add.at(sums, position, rows)
+    return sums / sizes[:, None]
+
+
+def _mixed(psi: Floats, smoothing: float) -> Floats:
+    mixed: Floats = np.maximum((1.0 - smoothing) * psi + smoothing * psi.mean(), LEAST_PSI)
+    return mixed
+
+
+def _smooth(values: Floats) -> Floats:
+    """Return running means of neighbours; the first three, which differ most, stay as they are."""
+    padded = np.pad(values, WINDOW // 2, mode="edge")
+    smooth = np.convolve(padded, np.ones(WINDOW) / WINDOW, "valid")
+    smooth[:3] = values[:3]
+    return np.maximum(smooth, 1e-6)
+
+
+def _unit(rows: Floats) -> Floats:
+    lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    scaled: Floats = rows / lengths.clip(min=1e-12)[:, None]
+    return scaled
