@@ -14,7 +14,7 @@ from torch import Tensor
 from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means, estimate
+from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means, estimate, rescaled
 from talon_ocd.online import EvidenceRule, FeatureArray, FeatureStream, matrix, unit
 
 Labels = Sequence[int] | npt.NDArray[np.integer] | Tensor
@@ -59,6 +59,7 @@ def feature_stream(
         found = calibrate(labels, {0: lambda train, index: features[index]}, config, config.seed)
         if found.rule == "evidence":
             evidence = estimate(features, labels, config.evidence).with_offset(found.threshold)
+            evidence = rescaled(evidence, found.residuals, config.evidence.heavy_tails)
             rule = EvidenceRule(evidence, config.evidence, learns="prototypes" in adaptation)
             return FeatureStream(memory, config.online, names, rule)
         wanted = found.threshold

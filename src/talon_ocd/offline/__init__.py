@@ -7,7 +7,7 @@ Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk out
 """
 
 from talon_ocd.offline.calibrate import Calibration, calibrate
-from talon_ocd.offline.estimate import estimate
+from talon_ocd.offline.estimate import estimate, rescaled
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted, Fitting
 from talon_ocd.offline.geometry import Angles, angles
@@ -43,6 +43,7 @@ __all__ = [
     "learning_rate",
     "margin_logits",
     "offline_loss",
+    "rescaled",
     "supcon",
     "train_head",
 ]

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from talon_ocd.config import CalibrationConfig, TalonConfig
+from talon_ocd.config import CalibrationConfig, EvidenceConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.metrics import strict_accuracy
-from talon_ocd.offline.estimate import can_estimate, estimate
+from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, unseen_residuals
 from talon_ocd.offline.features import class_means
 from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
 from talon_ocd.progress import SILENT, Progress
@@ -36,6 +36,7 @@ OFFSETS = (-12.0, -9.0, -7.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0)
 """Offsets of the evidence rule that are rehearsed, in nats."""
 
 Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 EncodeFold = Callable[[Indices, Indices], Tensor]
 """``(train, wanted) -> (len(wanted), D)`` unit features by an encoder that saw the labelled images ``train`` only."""
 
@@ -58,6 +59,7 @@ class Rehearsed:
         stream: unit features ``(N, D)``.
         truth: labels of the stream ``(N,)``.
         evidence: what the evidence rule makes of the training part, if it is the one that decides.
+        residuals: how unseen images of the known classes lie around them ``(M, d)``, if evidence decides.
     """
 
     known: list[int]
@@ -65,6 +67,7 @@ class Rehearsed:
     stream: Tensor
     truth: Tensor
     evidence: Evidence | None = None
+    residuals: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,12 @@ class Calibration:
     rounds: int
     held_out: int
     """Classes held out in each round."""
+    residuals: Floats
+    """How unseen images of known classes lay around them ``(M, d)``, if evidence was rehearsed; else empty."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
+        """Return plain data for JSON, without the residuals."""
+        return {name: value for name, value in asdict(self).items() if name != "residuals"}
 
 
 def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int) -> Iterator[Rehearsal]:
@@ -139,14 +144,18 @@ def calibrate(
     folds = list(rehearsals(labels, config, seed))
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
     trials: list[Trial] = []
+    residuals: dict[int, Floats] = {}
+    evidence = settings.evidence if by_evidence else None
     for epochs, encode_fold in encoders.items():
-        rehearsed = [_rehearsed(fold, labels, encode_fold, settings if by_evidence else None) for fold in folds]
+        rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
         trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress)
-    chosen = choose(trials)
+        residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
+    chosen = balanced(trials) if by_evidence else choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
+    rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
-        "evidence" if by_evidence else "cosine", chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out
+        rule, chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs]
     )
 
 
@@ -160,6 +169,25 @@ def choose(trials: Sequence[Trial]) -> Trial:
     ranks = [(abs(log(trial.found_ratio)), -trial.strict_all, trial.epochs) for trial in good]
     equals = [trial for trial, rank in zip(good, ranks, strict=True) if rank == min(ranks)]
     return equals[len(equals) // 2]
+
+
+def balanced(trials: Sequence[Trial]) -> Trial:
+    """Return, between the trials, the offset at which as many categories are found as there are.
+
+    The number of categories rises steadily with the offset, where accuracy is flat and noisy. Between lengths of
+    training, accuracy at that offset decides.
+    """
+    chosen = []
+    for epochs in sorted({trial.epochs for trial in trials}):
+        own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
+        logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
+        steps = np.arange(len(own)) * 1e-9  # np.interp wants them to rise
+        values = {
+            name: float(np.interp(0.0, logs + steps, [getattr(trial, name) for trial in own]))
+            for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
+        }
+        chosen.append(Trial(epochs, **values))
+    return max(chosen, key=lambda trial: (trial.strict_all, -trial.epochs))
 
 
 def try_thresholds(
@@ -186,13 +214,27 @@ def try_thresholds(
     return trials
 
 
-def _rehearsed(fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold, by_evidence: TalonConfig | None) -> Rehearsed:
+def _rehearsed(
+    fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold, by_evidence: EvidenceConfig | None
+) -> Rehearsed:
     features = encode_fold(fold.train, np.concatenate([fold.train, fold.stream]))
     known, compact = labels[fold.train].unique(return_inverse=True)
     trained = features[: len(fold.train)]
     means = class_means(trained, compact, len(known))
-    evidence = estimate(trained, compact, by_evidence.evidence) if by_evidence else None
-    return Rehearsed(known.tolist(), means, features[len(fold.train) :], labels[fold.stream], evidence)
+    stream, truth = features[len(fold.train) :], labels[fold.stream]
+    if by_evidence is None:
+        return Rehearsed(known.tolist(), means, stream, truth)
+    evidence = estimate(trained, compact, by_evidence)
+    unseen = torch.isin(truth, known)
+    residuals = unseen_residuals(evidence, stream[unseen], torch.searchsorted(known, truth[unseen]))
+    evidence = rescaled(evidence, residuals, by_evidence.heavy_tails)
+    return Rehearsed(known.tolist(), means, stream, truth, evidence, residuals)
+
+
+def _together(parts: Sequence[Floats]) -> Floats:
+    """Return residuals of several rehearsals, cut to the coordinates that all have."""
+    size = min((part.shape[1] for part in parts), default=0)
+    return np.concatenate([part[:, :size] for part in parts]) if parts else np.empty((0, 0))
 
 
 def _grid(folds: Sequence[Rehearsed], size: int) -> list[float]:

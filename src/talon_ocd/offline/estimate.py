@@ -7,7 +7,7 @@ inside a class and the weight of the tails come from folds that the coordinates 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ FOLDS = 4
 LEAST_PSI = 1e-3
 WINDOW = 9
 """Neighbouring coordinates whose held-out variances are averaged."""
+LEAST_UNSEEN = 30
+"""Unseen images below which their spread is not believed."""
 HEAVIEST, LIGHTEST = 4.0, 1000.0
 """Bounds of ν."""
 
@@ -105,6 +107,30 @@ def held_out_residuals(features: Floats, labels: Ints, config: EvidenceConfig) -
         parts.append(residuals / np.sqrt(1.0 + 1.0 / sizes[own])[:, None])
     size = min(part.shape[1] for part in parts)
     return np.concatenate([part[:, :size] for part in parts])
+
+
+def unseen_residuals(evidence: Evidence, features: Tensor, labels: Tensor) -> Floats:
+    """Return ``(M, d)``: how images of known classes ``(M,)`` that nothing was fitted to lie around their class."""
+    coordinates, classes = evidence.model.coordinates(features), labels.numpy()
+    means, variances, _ = evidence.model.predictive(evidence.counts, evidence.sums)
+    residuals: Floats = (coordinates - means[classes]) / np.sqrt(variances[classes])
+    return residuals
+
+
+def rescaled(evidence: Evidence, residuals: Floats, heavy_tails: bool) -> Evidence:
+    """Return the evidence with spread and tail as residuals ``(M, d)`` of unseen images say they are.
+
+    A head makes its own training images more compact than any other; this takes it back. Spread never falls.
+    """
+    if len(residuals) < LEAST_UNSEEN:
+        return evidence
+    model, size = evidence.model, min(evidence.model.size, residuals.shape[1])
+    spread = np.maximum(_smooth((residuals[:, :size] ** 2).mean(axis=0)), 1.0)
+    tail = tail_weight((residuals[:, :size] ** 2 / spread).sum(axis=1), size) if heavy_tails else np.inf
+    scale = np.sqrt(spread)
+    psi = np.maximum(model.psi[:size] / spread, LEAST_PSI)
+    wider = TwoCovariance(model.centre, model.transform[:, :size] / scale, psi, tail)
+    return replace(evidence, model=wider, sums=evidence.sums[:, :size] / scale)
 
 
 def tail_weight(distances: Floats, size: int) -> float:

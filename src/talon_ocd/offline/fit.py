@@ -19,7 +19,7 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.images import Skipped
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline.calibrate import calibrate
-from talon_ocd.offline.estimate import can_estimate, estimate, support
+from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, support
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.geometry import angles
 from talon_ocd.offline.labelled import Labelled
@@ -28,6 +28,7 @@ from talon_ocd.offline.views import Views
 from talon_ocd.online import Evidence
 from talon_ocd.progress import SILENT, Progress
 
+Floats = npt.NDArray[np.float64]
 FALLBACK_THRESHOLD = 0.75
 """The released code's constant: used when one known class leaves nothing to rehearse with."""
 
@@ -79,7 +80,7 @@ class Fitting:
         report: dict[str, Any] = {"images": len(self.labels), "classes": len(self.names)}
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
         report["angles_before"] = self._angles(before, initial)
-        by_evidence, threshold, epochs = self._rehearse(report)
+        by_evidence, threshold, epochs, residuals = self._rehearse(report)
         training = train_head(
             self.trained, self.parameters, self.views, self.labels, initial,
             replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
@@ -91,7 +92,7 @@ class Fitting:
         report["prototype_seconds"] = time.perf_counter() - trained
         report["angles_after"] = self._angles(after, prototypes)
         report["training"] = training.to_dict()
-        evidence = self._evidence(after, threshold, report) if by_evidence else None
+        evidence = self._evidence(after, threshold, residuals, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
         memory = PrototypeMemory(prototypes)
         return Fitted(memory, self.names, threshold, evidence, report, tuple(self.outputs.skipped))
@@ -101,22 +102,23 @@ class Fitting:
         found = asdict(angles(features, self.labels, prototypes))
         return {name: None if value != value else value for name, value in found.items()}
 
-    def _rehearse(self, report: dict[str, Any]) -> tuple[bool, float, int]:
-        """Return whether evidence decides, threshold or offset, and how long to train.
+    def _rehearse(self, report: dict[str, Any]) -> tuple[bool, float, int, Floats]:
+        """Return whether evidence decides, threshold or offset, how long to train, and the spread of unseen images.
 
-        That is as long as configured, or not at all if rehearsals say that it hurts.
+        Training is as long as configured, or left out if rehearsals say that it hurts.
         """
+        nothing = np.empty((0, 0))
         wanted, epochs = self.config.online.threshold, self.config.offline.epochs
         if not isinstance(wanted, str):
-            return False, float(wanted), epochs
+            return False, float(wanted), epochs, nothing
         offset = self.config.evidence.offset
         if self.config.online.by_evidence and not isinstance(offset, str) and can_estimate(self.labels):
-            return True, offset, epochs
+            return True, offset, epochs, nothing
         if len(self.names) < 2:
             self.progress.note(
                 f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used."
             )
-            return False, FALLBACK_THRESHOLD, epochs
+            return False, FALLBACK_THRESHOLD, epochs, nothing
         started = time.perf_counter()
         lengths = sorted({0, epochs}) if self.config.calibration.try_untrained else [epochs]
         result = calibrate(
@@ -127,7 +129,7 @@ class Fitting:
             self.progress,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
-        return result.rule == "evidence", result.threshold, result.epochs
+        return result.rule == "evidence", result.threshold, result.epochs, result.residuals
 
     def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
         """Encode images with a head that was trained on others: ``train`` only."""
@@ -150,9 +152,11 @@ class Fitting:
         if isinstance(head, PairedHead):
             head.centre(encode(head.first, self.outputs, index), encode(head.second, self.outputs, index))
 
-    def _evidence(self, features: Tensor, offset: float, report: dict[str, Any]) -> Evidence:
+    def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:
         """Estimate what the evidence rule needs of the final features, and say how sure it is."""
-        evidence = estimate(features, self.labels, self.config.evidence).with_offset(offset)
+        settings = self.config.evidence
+        evidence = estimate(features, self.labels, settings).with_offset(offset)
+        evidence = rescaled(evidence, residuals, settings.heavy_tails)
         report["evidence"] = support(evidence, self.labels)
         for warning in report["evidence"]["warnings"]:
             self.progress.note(warning)
