@@ -186,7 +186,7 @@ def card(model: SavedModel) -> str:
         f"# A talon-ocd model\n\n{len(model.names)} known classes: {shown}\n\n"
         f"- encoder: `{model.backbone.name}`, {model.backbone.feature_size} dimensions\n"
         f"- preset: `{model.config.preset}`, seed {model.config.seed}, {epochs} epochs\n"
-        f"- decides by {'evidence, offset' if model.evidence else 'cosine, threshold'} {model.threshold:.4f}\n"
+        f"- decides by {'evidence' if model.evidence else f'cosine, threshold {model.threshold:.4f}'}\n"
         f"- labelled images: {model.report.get('images', 'not recorded')}\n\n"
         "```\ntalon discover PHOTOS -m THIS_FOLDER -o OUT\n```\n"
     )

@@ -135,11 +135,12 @@ def demo(
     ):
         experiment = Experiment(data, backbone, config.offline, seed, cache, progress=progress)
         trained = experiment.fit(method.recipe, progress)
-        threshold, order = float(trained.facts["threshold"]), experiment.order()
+        order, opened = experiment.order(), method.stream(trained)
+        threshold, unit = opened.threshold, opened.unit
         with LiveTable(len(data.known), len(order)) as table:
 
             def show(assignment: Assignment, positions: Indices) -> None:
-                made = experiment.decisions(assignment, positions, len(record.decisions), threshold)
+                made = experiment.decisions(assignment, positions, len(record.decisions), threshold, unit)
                 for decision, position in zip(made, positions, strict=True):
                     record.add(decision, experiment.items[position])
                     table.add(decision, experiment.items[position])

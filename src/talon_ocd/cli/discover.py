@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
@@ -17,10 +18,11 @@ from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.errors import ConfigError
 from talon_ocd.evaluation.protocol import score
-from talon_ocd.evaluation.record import REPORT, SUMMARY, Record
+from talon_ocd.evaluation.record import REPORT, SUMMARY, THOUGHTS, Record
 from talon_ocd.images import ImageItem, Skipped, display, stdin_items, stream
 from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.progress import Progress
+from talon_ocd.saved import write_files
 from talon_ocd.talon import Talon
 
 MOST_SHOWN = 10
@@ -38,7 +40,9 @@ def discover(
         str | None,
         typer.Option("--adapt", help="What keeps learning: prototypes,encoder, one of them, or none."),
     ] = None,
-    threshold: Annotated[str | None, typer.Option("--threshold", help="auto (rehearsed by fit) or a number.")] = None,
+    threshold: Annotated[
+        str | None, typer.Option("--threshold", help="auto (what fit found) or a cosine (TALON's rule).")
+    ] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
     quiet: choices.QuietOption = False,
@@ -68,6 +72,7 @@ def discover(
             stopped = True
         seconds = time.perf_counter() - started
         facts = {
+            "rule": online.discovery.rule.unit,
             "threshold": online.discovery.rule.threshold,
             "adapt": ",".join(online.config.adapt) or "none",
             "model": display(model),
@@ -79,7 +84,8 @@ def discover(
         }
         metrics = _metrics(truth, record, talon)
         title = "standard input" if lazy else display(Path(data).name or data)
-        summary = record.finish(title, facts, talon.config.to_dict(), metrics)
+        thoughts = _second_thoughts(online, record, output)
+        summary = record.finish(title, {**facts, **thoughts}, talon.config.to_dict(), metrics)
     _tell(summary, output, choices.err if lazy else choices.out, [] if lazy else record.skipped)
     if stopped:
         raise KeyboardInterrupt
@@ -119,6 +125,16 @@ def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str,
     return score(labels, [decision.category for decision in record.decisions], talon.names)
 
 
+def _second_thoughts(online: DiscoveryStream, record: Record, output: Path) -> dict[str, int]:
+    """Write what the stream would say differently by now; returns how many proposals there are."""
+    thoughts = online.discovery.second_thoughts()
+    if thoughts is None:
+        return {}
+    plain = thoughts.to_dict(online.discovery.name, lambda index: record.decisions[index].source)
+    write_files(output, {THOUGHTS: json.dumps(plain, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace")})
+    return {"proposed_moves": len(thoughts.moves), "proposed_merges": len(thoughts.merges)}
+
+
 def _tell(summary: dict[str, Any], output: Path, console: Console, skipped: list[Skipped]) -> None:
     verdicts = summary["verdicts"]
     console.print(
@@ -129,6 +145,12 @@ def _tell(summary: dict[str, Any], output: Path, console: Console, skipped: list
         choices.err.print(f"skipped {item.source}: {item.reason}", markup=False, highlight=False, soft_wrap=True)
     if (more := summary["skipped"]["count"] - MOST_SHOWN) > 0 and skipped:
         choices.err.print(f"... and {more} more skipped; {SUMMARY} lists them", highlight=False)
+    if summary.get("proposed_moves") or summary.get("proposed_merges"):
+        console.print(
+            f"second thoughts: {summary['proposed_moves']} images would be answered differently by now, "
+            f"{summary['proposed_merges']} pairs of categories look like one ({THOUGHTS})",
+            highlight=False,
+        )
     if metrics := summary.get("metrics"):
         strict = metrics["strict"]
         console.print(f"strict accuracy: all {strict['all']:.1%}, old {strict['old']:.1%}, new {strict['new']:.1%}")

@@ -202,7 +202,7 @@ def _report(
     """Write decisions, summary and report of one stream."""
     folder = output / "reports" / folder_name(experiment.dataset) / cell.label
     with Record(folder / f"seed-{experiment.seed}-{number}", len(experiment.labelled.names)) as record:
-        made = experiment.decisions(answers.assignment, answers.order, 0, answers.threshold)
+        made = experiment.decisions(answers.assignment, answers.order, 0, answers.threshold, answers.unit)
         for decision, position in zip(made, answers.order, strict=True):
             record.add(decision, experiment.items[position])
         for skipped in experiment.skipped:

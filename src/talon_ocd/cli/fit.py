@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,9 @@ def fit(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of training and rehearsal.")
     ] = None,
-    threshold: Annotated[str | None, typer.Option("--threshold", help="auto (rehearsed) or a number.")] = None,
+    threshold: Annotated[
+        str | None, typer.Option("--threshold", help="auto (evidence decides) or a cosine (TALON's rule).")
+    ] = None,
     image_size: choices.ImageSizeOption = None,
     aspect: choices.AspectOption = None,
     cache: Annotated[
@@ -66,6 +68,19 @@ def fit(
     _tell(talon, output)
 
 
+def _tell_evidence(report: dict[str, Any]) -> None:
+    """Say what was estimated and how sure it is."""
+    found = report["evidence"]
+    tail = "Gaussian" if found["tail"] is None else f"ν = {found['tail']:.0f}"
+    between, uncertain = found["psi_mean"], found["psi_mean"] * found["psi_uncertainty"]
+    choices.out.print(
+        f"decides by evidence: {found['coordinates']} coordinates, tails {tail}, variance between classes "
+        f"{between:.2f} ± {uncertain:.2f} of that inside, offset {found['offset']:+.1f} nats",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def _tell(talon: Talon, output: Path) -> None:
     say = choices.out.print
     report = talon.report
@@ -74,7 +89,10 @@ def _tell(talon: Talon, output: Path) -> None:
     for name, what in (("own_mean", "sample to prototype"), ("between_mean", "between prototypes")):
         if before[name] is not None:
             say(f"angle {what} {before[name]:.1f}° -> {after[name]:.1f}°")
-    say(f"threshold {talon.threshold:.4f}" + (" (rehearsed)" if "calibration" in report else " (constant)"))
+    if talon.evidence is None:
+        say(f"threshold {talon.threshold:.4f}" + (" (rehearsed)" if "calibration" in report else " (constant)"))
+    else:
+        _tell_evidence(report)
     if report.get("calibration", {}).get("epochs") == 0 and talon.config.offline.epochs:
         say("the pre-trained features were kept: in the rehearsals, training on known classes hurt new ones")
     for skipped in talon.skipped[:20]:

@@ -25,7 +25,7 @@ from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.methods import FrozenStream, Method, MethodStream, Recipe, Trained
 from talon_ocd.metrics import category_counts, fragmentation, greedy_accuracy, strict_accuracy, strict_matches
 from talon_ocd.offline import Labelled, TrunkCache
-from talon_ocd.online import Assignment, Decision, decisions
+from talon_ocd.online import Assignment, Decision, SecondThoughts, decisions
 from talon_ocd.progress import SILENT, Progress
 
 STREAMING = "Streaming"
@@ -48,6 +48,10 @@ class Answers:
     """Categories in memory at the end."""
     threshold: float
     seconds: dict[str, float]
+    unit: str = "cosine"
+    """Unit of similarities and threshold."""
+    rethought: SecondThoughts | None = None
+    """What the stream would answer differently at its end."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,9 @@ class Experiment:
         if features is not None:
             seconds["encode_seconds"] = features.seconds
             seconds["stream_seconds"] += features.seconds
-        return Answers(Assignment.joined(parts), order, stream.size, stream.threshold, seconds)
+        answers = Assignment.joined(parts)
+        rethought = stream.second_thoughts()
+        return Answers(answers, order, stream.size, stream.threshold, seconds, stream.unit, rethought)
 
     def _answer(self, stream: MethodStream, positions: Indices, features: Features | None) -> Assignment:
         if features is None:
@@ -166,12 +172,24 @@ class Experiment:
             "skipped": len(self.skipped),
         }
         scores["along"] = along(truth, ids, known)
+        if answers.rethought is not None:
+            scores["rethought"] = {**score(truth, rethought_ids(answers), known), "moved": len(answers.rethought.moves)}
         return scores
 
-    def decisions(self, assignment: Assignment, positions: Indices, first: int, threshold: float) -> list[Decision]:
+    def decisions(
+        self, assignment: Assignment, positions: Indices, first: int, threshold: float, unit: str = "cosine"
+    ) -> list[Decision]:
         """Turn answers into decisions with names and sources."""
         sources = [self.items[i].source for i in positions]
-        return decisions(assignment, sources, first, self.labelled.names, threshold)
+        return decisions(assignment, sources, first, self.labelled.names, threshold, unit)
+
+
+def rethought_ids(answers: Answers) -> Indices:
+    """Return the ids ``(N,)`` that a stream would give at its end to the images it remembers; others keep theirs."""
+    ids: Indices = answers.assignment.ids.copy()
+    for move in answers.rethought.moves if answers.rethought else ():
+        ids[move.index] = move.now
+    return ids
 
 
 def score(truth: Any, ids: Any, known: Sequence[str]) -> dict[str, Any]:

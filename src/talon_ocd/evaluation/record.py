@@ -16,6 +16,7 @@ from talon_ocd.online import Decision
 from talon_ocd.saved import make_folder, reason, write_files
 
 DECISIONS, SUMMARY, REPORT = "decisions.jsonl", "summary.json", "report.html"
+THOUGHTS = "second_thoughts.json"
 PREVIOUS = "decisions.previous.jsonl"
 """Where the decisions of an earlier run into the same folder go."""
 SCORES = ("strict", "greedy", "categories", "fragmentation")
@@ -36,7 +37,7 @@ class Record:
         self._given: Counter[int] = Counter()
         make_folder(folder)
         try:
-            for old in (SUMMARY, REPORT):  # of an earlier run: they would not tell of this one
+            for old in (SUMMARY, REPORT, THOUGHTS):  # of an earlier run: they would not tell of this one
                 (folder / old).unlink(missing_ok=True)
             if (folder / DECISIONS).is_file():  # decisions that were given are not lost
                 (folder / DECISIONS).replace(folder / PREVIOUS)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from talon_ocd.online import Assignment, FeatureStream
+from talon_ocd.online import Assignment, FeatureStream, SecondThoughts
 from talon_ocd.online.feature_stream import CHUNK
 from talon_ocd.online.rules.assignment import Row
 from talon_ocd.progress import StageClock
@@ -29,8 +29,11 @@ class MethodStream(ABC):
     Attributes:
         known: number of known classes.
         threshold: what a similarity must reach to join, in the method's own unit.
+        unit: that unit, if it is not a cosine.
         clock: time spent by stage (``encode``, ``decide``, ``adapt``).
     """
+
+    unit = "cosine"
 
     def __init__(self, known: int, threshold: float) -> None:
         self.known, self.threshold = known, threshold
@@ -52,6 +55,10 @@ class MethodStream(ABC):
     def flush(self) -> None:
         """Learn from what is still waiting; the protocol calls it at the end of a stream."""
         return
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Return what would be answered differently by now; ``None`` for methods that never think again."""
+        return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
@@ -147,6 +154,7 @@ class PrototypeStream(FrozenStream):
     def __init__(self, network: nn.Module, discovery: FeatureStream) -> None:
         super().__init__(network, discovery.memory.known, discovery.rule.threshold)
         self.discovery = discovery
+        self.unit = discovery.rule.unit
 
     @property
     def size(self) -> int:
@@ -175,6 +183,10 @@ class PrototypeStream(FrozenStream):
     def flush(self) -> None:
         """Move the prototypes by what is waiting."""
         self.discovery.adapt()
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Ask the rule."""
+        return self.discovery.second_thoughts()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return memory and groups."""

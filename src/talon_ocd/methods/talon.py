@@ -19,7 +19,7 @@ from talon_ocd.methods.base import Method, Recipe, Trained, checksum, finish
 from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.offline import Fitting, Labelled
-from talon_ocd.online import Assignment, DiscoveryStream, Evidence, EvidenceRule, FeatureStream
+from talon_ocd.online import Assignment, DiscoveryStream, Evidence, EvidenceRule, FeatureStream, SecondThoughts
 from talon_ocd.online.feature_stream import section
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.talon import prepared
@@ -122,6 +122,7 @@ class AdaptiveStream(MethodStream):
         encoder = backbone.with_head(trained.network.head)
         self.images = DiscoveryStream(encoder, memory, online, trained.names, loss, rule)
         super().__init__(memory.known, self.images.discovery.rule.threshold)
+        self.unit = self.images.discovery.rule.unit
         self.clock = self.images.clock
 
     @property
@@ -145,6 +146,10 @@ class AdaptiveStream(MethodStream):
     def flush(self) -> None:
         """Adapt to what is waiting."""
         self.images.flush()
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Ask the rule."""
+        return self.images.discovery.second_thoughts()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return memory, adapted parameters and what is waiting."""

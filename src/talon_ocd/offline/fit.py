@@ -95,7 +95,8 @@ class Fitting:
         evidence = self._evidence(after, threshold, residuals, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
         memory = PrototypeMemory(prototypes)
-        return Fitted(memory, self.names, threshold, evidence, report, tuple(self.outputs.skipped))
+        join_at = 0.0 if evidence is not None else threshold  # log-odds or a cosine
+        return Fitted(memory, self.names, join_at, evidence, report, tuple(self.outputs.skipped))
 
     def _angles(self, features: Tensor, prototypes: Tensor) -> dict[str, Any]:
         """Plain data for JSON, which has no NaN: there is no angle between prototypes when there is only one."""

@@ -4,6 +4,7 @@ from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter, adaptation_lo
 from talon_ocd.online.decision import Decision, Verdict, decisions, discovered_name
 from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
 from talon_ocd.online.rules import Assignment, CosineRule, Evidence, EvidenceRule
+from talon_ocd.online.second_thoughts import Merge, Move, SecondThoughts
 from talon_ocd.online.stream import DiscoveryStream, Picture
 
 __all__ = [
@@ -17,7 +18,10 @@ __all__ = [
     "EvidenceRule",
     "FeatureArray",
     "FeatureStream",
+    "Merge",
+    "Move",
     "Picture",
+    "SecondThoughts",
     "Verdict",
     "adaptation_loss",
     "decisions",

@@ -19,6 +19,7 @@ from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import Groups, PrototypeMemory, refine
 from talon_ocd.online.decision import Decision, category_name, decisions
 from talon_ocd.online.rules import Assignment, CosineRule, EvidenceRule
+from talon_ocd.online.second_thoughts import Merge, Move, SecondThoughts
 
 FeatureArray = Tensor | npt.NDArray[np.floating]
 CHUNK = 256
@@ -100,8 +101,22 @@ class FeatureStream:
         if "prototypes" in self.config.adapt:
             refine(self.memory, self._groups, self.config)
             self._groups.reset()
-        self.rule.adapt()
+        if self._since_adaptation:  # a flush without news is no step of the rule's clock
+            self.rule.adapt()
         self._since_adaptation = 0
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Think again about recent images and say what would be answered differently; answers and ids stay.
+
+        ``None`` if the rule remembers no images: only the evidence rule does.
+        """
+        if isinstance(self.rule, CosineRule):
+            return None
+        self.rule.think_again()
+        indices, answers, homes = self.rule.recent.thoughts()
+        moved = zip(indices.tolist(), answers.tolist(), homes.tolist(), strict=True)
+        moves = tuple(Move(index, answer, home) for index, answer, home in moved if answer != home)
+        return SecondThoughts(moves, tuple(Merge(*pair) for pair in self.rule.merges()), len(indices))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return memory, groups and counters as tensors, ready for safetensors."""
