@@ -76,7 +76,7 @@ def test_verdicts_names_and_counts() -> None:
     assert watched.memory.counts.tolist() == [1, 1, 2]
     assert set(decisions[0].to_dict()) == {
         "index", "source", "category", "name", "verdict", "similarity", "threshold", "runner_up",
-        "runner_up_similarity",
+        "runner_up_similarity", "unit",
     }  # fmt: skip
 
 

@@ -10,12 +10,13 @@ from PIL import Image
 from torch import Tensor
 
 from talon_ocd import Decision, DiscoveryStream, Talon
-from talon_ocd.config import OnlineConfig
+from talon_ocd.config import ADAPTATIONS, OnlineConfig
 from talon_ocd.errors import ImageError
 from talon_ocd.images import ImageItem, Skipped, memory_item
+from talon_ocd.online import EvidenceRule
 from tests import tiny
 
-BOTH = "prototypes,encoder"
+BY_BOTH_RULES = pytest.mark.parametrize("by_evidence", [False, True], ids=["cosine", "evidence"])
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +26,20 @@ def threshold(fitted: Talon) -> float:
     return float(np.median([decision.similarity for decision in stream.run(tiny.incoming())]))
 
 
-def opened(talon: Talon, threshold: float, **changes: Any) -> DiscoveryStream:
-    online = replace(talon.config.online, threshold=threshold, **{"adapt_every": 16, "encoder_lr": 0.1, **changes})
-    return DiscoveryStream(talon.backbone, talon.memory.copy(), online, talon.names)
+def opened(talon: Talon, threshold: float | None, **changes: Any) -> DiscoveryStream:
+    """A stream that adapts everything, soon and by much; without a threshold evidence decides."""
+    lively = {"adapt": ADAPTATIONS, "adapt_every": 16, "encoder_lr": 0.1}
+    online = replace(talon.config.online, **{**lively, **changes})
+    if threshold is not None:
+        return DiscoveryStream(talon.backbone, talon.memory.copy(), replace(online, threshold=threshold), talon.names)
+    assert talon.evidence is not None
+    rule = EvidenceRule(talon.evidence, replace(talon.config.evidence, every=2), "prototypes" in online.adapt)
+    return DiscoveryStream(talon.backbone, talon.memory.copy(), online, talon.names, rule=rule)
+
+
+def learned(talon: Talon) -> dict[str, Tensor]:
+    assert talon.evidence is not None
+    return {key: value.clone() for key, value in talon.evidence.state_dict().items()}
 
 
 def ids(decisions: list[Decision]) -> list[int]:
@@ -35,16 +47,18 @@ def ids(decisions: list[Decision]) -> list[int]:
 
 
 def state(stream: DiscoveryStream) -> dict[str, Tensor]:
-    return {**stream.memory.state_dict(), **{k: v.clone() for k, v in stream.adapter.head.state_dict().items()}}
+    """All that a stream has learned, and every weight of its head."""
+    return {**stream.state_dict(), **{k: v.clone() for k, v in stream.adapter.head.state_dict().items()}}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_one_by_one_many_and_run_agree(fitted: Talon, threshold: float) -> None:
+@BY_BOTH_RULES
+def test_one_by_one_many_and_run_agree(fitted: Talon, threshold: float, by_evidence: bool) -> None:
     items = tiny.incoming()
-    single, many, whole, mixed = (opened(fitted, threshold) for _ in range(4))
+    single, many, whole, mixed = (opened(fitted, None if by_evidence else threshold) for _ in range(4))
     expected = [single.observe(item) for item in items]
     assert ids(many.observe_many(items)) == ids(expected)
     assert ids(list(whole.run(items))) == ids(expected)
@@ -57,8 +71,9 @@ def test_one_by_one_many_and_run_agree(fitted: Talon, threshold: float) -> None:
         torch.testing.assert_close(whole.adapter.head.state_dict()[name], value, atol=1e-4, rtol=1e-3)
 
 
-def test_deciding_changes_nothing(fitted: Talon, threshold: float) -> None:
-    stream, items = opened(fitted, threshold), tiny.incoming()
+@BY_BOTH_RULES
+def test_deciding_changes_nothing(fitted: Talon, threshold: float, by_evidence: bool) -> None:
+    stream, items = opened(fitted, None if by_evidence else threshold), tiny.incoming()
     stream.observe_many(items[:20])
     before = state(stream)
     first = [stream.decide(item) for item in items[20:30]]
@@ -66,28 +81,33 @@ def test_deciding_changes_nothing(fitted: Talon, threshold: float) -> None:
     assert stream.observe(items[20]).category == first[0].category
 
 
-def test_the_model_is_untouched_and_streams_are_independent(fitted: Talon, threshold: float) -> None:
+@BY_BOTH_RULES
+def test_the_model_is_untouched_and_streams_are_independent(fitted: Talon, threshold: float, by_evidence: bool) -> None:
     items = tiny.incoming()
     model = {key: value.clone() for key, value in fitted.backbone.state_dict().items()}
-    memory = fitted.memory.state_dict()
-    one, other = opened(fitted, threshold), opened(fitted, threshold)
+    memory, evidence = fitted.memory.state_dict(), learned(fitted)
+    one, other = (opened(fitted, None if by_evidence else threshold) for _ in range(2))
     expected = ids(one.observe_many(items))
     assert not same(state(one), state(other)) and one.memory.size > fitted.memory.size
     assert ids(other.observe_many(items)) == expected
     assert same(model, fitted.backbone.state_dict()) and same(memory, fitted.memory.state_dict())
+    assert same(evidence, learned(fitted))
     assert not any(parameter.requires_grad for parameter in fitted.backbone.parameters())
 
 
-def test_flush_adapts_to_what_is_left(fitted: Talon, threshold: float) -> None:
-    stream = opened(fitted, threshold)
+@BY_BOTH_RULES
+def test_flush_adapts_to_what_is_left(fitted: Talon, threshold: float, by_evidence: bool) -> None:
+    stream = opened(fitted, None if by_evidence else threshold)
+    untouched = state(stream)
     stream.flush()
-    assert stream.adapter.steps == 0
+    assert stream.adapter.steps == 0 and same(untouched, state(stream))
     stream.observe_many(tiny.incoming(20))
     before = state(stream)
     stream.flush()
     assert stream.adapter.steps == 2 and not same(before, state(stream)) and stream.discovery.room == 16
+    before = state(stream)
     stream.flush()
-    assert stream.adapter.steps == 2
+    assert stream.adapter.steps == 2 and same(before, state(stream))
 
 
 def test_learning_rate_zero_changes_no_answer(fitted: Talon, threshold: float) -> None:
@@ -114,7 +134,7 @@ def test_the_adaptation_moves_the_promised_weights_only(fitted: Talon, threshold
 @pytest.mark.parametrize("adapt", [(), ("prototypes",), ("encoder",), ("prototypes", "encoder")])
 @pytest.mark.parametrize("classifier", ["margin", "cosine"])
 def test_every_row_of_the_ablation_runs(classifier: str, adapt: tuple[str, ...]) -> None:
-    talon = tiny.tiny_talon(epochs=1, classifier=classifier, threshold=0.9, adapt=adapt)
+    talon = tiny.tiny_talon(epochs=1, classifier=classifier, keep_pretrained=False, threshold=0.9, adapt=adapt)
     talon.fit(tiny.labelled())
     stream = talon.stream()
     assert len(list(stream.run(tiny.incoming(70)))) == 70
