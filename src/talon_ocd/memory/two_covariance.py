@@ -110,9 +110,10 @@ class TwoCovariance:
         centre, transform, psi = (state[name].numpy().astype(np.float64) for name in ("centre", "transform", "psi"))
         tail = float(state["tail"])
         fits = transform.shape == (*centre.shape, *psi.shape)
-        if not fits or not all(np.isfinite(part).all() for part in (centre, transform, psi)) or not tail > 0:
+        finite = all(np.isfinite(part).all() for part in (centre, transform, psi))
+        if not fits or not finite or (psi < 0).any() or not tail > 0:
             raise DataError(
                 f"saved evidence: centre {centre.shape}, transform {transform.shape}, psi {psi.shape} and tail {tail} "
-                "do not belong together or are not finite; load another copy of the model."
+                "do not belong together, are negative or not finite; load another copy of the model."
             )
         return cls(centre, transform, psi, tail)
