@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.stats import multivariate_normal, multivariate_t
@@ -44,7 +45,8 @@ def log_density_of_next(x: Vector, members: Sequence[Vector], psi: Vector, tail:
     shape = np.diag(variances)
     if math.isinf(tail):
         return float(multivariate_normal(means, shape).logpdf(x))
-    return float(multivariate_t(means, shape, df=tail).logpdf(x))
+    degrees: Any = tail  # the stubs of scipy know whole ones only
+    return float(multivariate_t(means, shape, df=degrees).logpdf(x))
 
 
 @dataclass
