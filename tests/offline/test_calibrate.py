@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from talon_ocd.config import CalibrationConfig, OnlineConfig
+from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import calibrate, class_means
-from talon_ocd.offline.calibrate import Calibration, rehearsals
-from talon_ocd.online import FeatureStream
+from talon_ocd.offline import calibrate, class_means, estimate, rescaled
+from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, balanced, rehearsals
+from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
-ONLINE = OnlineConfig(adapt=("prototypes",))
 CONFIG = CalibrationConfig()
+EVIDENCE = TalonConfig(calibration=CONFIG)
+COSINE = TalonConfig(online=OnlineConfig(rule="cosine"), calibration=CONFIG)
 
 
 def clusters(classes: int, each: int, spread: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -28,26 +29,36 @@ def clusters(classes: int, each: int, spread: float = 0.1, seed: int = 0) -> tup
     return F.normalize(centres[labels] + spread * torch.randn(len(labels), 16, generator=generator), dim=1), labels
 
 
-def run(features: Tensor, labels: Tensor, config: CalibrationConfig = CONFIG, seed: int = 0) -> Calibration:
-    return calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, ONLINE, config, seed)
+def run(features: Tensor, labels: Tensor, config: TalonConfig = COSINE, seed: int = 0) -> Calibration:
+    return calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, config, seed)
 
 
-def test_separable_clusters_are_all_discovered_with_the_chosen_threshold() -> None:
-    features, labels = clusters(16, 20)
-    known = labels < 8
-    result = run(features[known], labels[known])
-    stream = FeatureStream(
-        PrototypeMemory(class_means(features[known], labels[known], 8)), OnlineConfig(threshold=result.threshold)
-    )
+def streamed(features: Tensor, labels: Tensor, known: Tensor, config: TalonConfig) -> list[list[int]]:
+    """Ids that each class gets in a stream of everything, after a rehearsal on the ``known`` images."""
+    result = run(features[known], labels[known], config)
+    memory = PrototypeMemory(class_means(features[known], labels[known], int(labels[known].max()) + 1))
+    if config.online.by_evidence:
+        evidence = estimate(features[known], labels[known], config.evidence).with_offset(result.threshold)
+        evidence = rescaled(evidence, result.residuals, config.evidence.heavy_tails)
+        stream = FeatureStream(memory, config.online, rule=EvidenceRule(evidence, config.evidence))
+    else:
+        stream = FeatureStream(memory, OnlineConfig(threshold=result.threshold))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
     ids = torch.tensor([decision.category for decision in stream.observe_many(features[order])])
-    assert stream.memory.size == 16
-    for label in range(16):
-        assert len(ids[labels[order] == label].unique()) == 1
+    return [ids[labels[order] == label].unique().tolist() for label in range(int(labels.max()) + 1)]
+
+
+@pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
+def test_separable_clusters_are_all_discovered_with_what_was_chosen(config: TalonConfig) -> None:
+    features, labels = clusters(16, 20)
+    found = streamed(features, labels, labels < 8, config)
+    assert found[:8] == [[label] for label in range(8)]
+    assert sorted(found[8:]) == [[category] for category in range(8, 16)]
 
 
 def test_the_threshold_is_the_best_of_a_grid_that_is_reported() -> None:
     result = run(*clusters(6, 10, spread=0.4))
+    assert result.rule == "cosine" and not len(result.residuals)
     grid = [trial.threshold for trial in result.trials]
     assert len(grid) == CONFIG.grid and grid == sorted(grid) and -1 <= grid[0] < grid[-1] <= 1.0001
     assert result.threshold in grid
@@ -63,17 +74,45 @@ def test_the_middle_of_equally_good_thresholds_is_taken() -> None:
     assert 0.4 < result.threshold < 0.6
 
 
-def test_the_same_seed_gives_the_same_table_and_leaves_global_randomness_alone() -> None:
+def test_offsets_are_rehearsed_and_reported_with_the_spread_of_unseen_images() -> None:
+    result = run(*clusters(6, 30, spread=0.5), EVIDENCE)
+    assert result.rule == "evidence" and [trial.threshold for trial in result.trials] == list(OFFSETS)
+    found = [trial.found_ratio for trial in result.trials]
+    assert found == sorted(found) and found[0] < 1 < found[-1]
+    assert OFFSETS[0] < result.threshold < OFFSETS[-1]
+    assert len(result.residuals) == 2 * 3 * 15  # rounds, known classes, images not trained on
+    assert "residuals" not in result.to_dict()
+
+
+def trials(epochs: int, accuracy: float, found: list[float]) -> list[Trial]:
+    return [Trial(epochs, OFFSETS[at], accuracy, 0.0, 0.0, ratio, 0.1) for at, ratio in enumerate(found)]
+
+
+def test_the_offset_at_which_the_number_of_categories_is_right_lies_between_trials() -> None:
+    halfway = balanced(trials(0, 0.5, [0.25, 0.5, 2.0, 4.0]))
+    assert halfway.threshold == pytest.approx(-8.0) and halfway.found_ratio == pytest.approx(1.25)
+    assert balanced(trials(0, 0.5, [0.5, 1.0, 1.0, 1.0, 2.0])).threshold == pytest.approx(-7.0)  # the middle of three
+    assert balanced(trials(0, 0.5, [0.5, 0.6, 0.7])).threshold == OFFSETS[2]
+    assert balanced(trials(0, 0.5, [1.5, 1.6, 1.7])).threshold == OFFSETS[0]
+    both = trials(0, 0.5, [0.5, 2.0]) + trials(9, 0.6, [0.5, 0.5, 2.0])
+    assert balanced(both).epochs == 9 and balanced(both).threshold == pytest.approx(-8.0)
+    assert balanced(trials(9, 0.5, [0.5, 2.0]) + trials(0, 0.5, [0.5, 2.0])).epochs == 0
+
+
+@pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
+def test_the_same_seed_gives_the_same_table_and_leaves_global_randomness_alone(config: TalonConfig) -> None:
     features, labels = clusters(6, 10, spread=0.5)
     state: Any = np.random.get_state()
     torch_state = torch.get_rng_state()
-    first = run(features, labels, seed=5)
-    assert first == run(features, labels, seed=5) and first != run(features, labels, seed=6)
+    first, again = (run(features, labels, config, seed=5) for _ in range(2))
+    assert first.to_dict() == again.to_dict() != run(features, labels, config, seed=6).to_dict()
+    assert np.array_equal(first.residuals, again.residuals)
     after: Any = np.random.get_state()
     assert np.array_equal(state[1], after[1]) and torch.equal(torch_state, torch.get_rng_state())
 
 
-def test_a_head_never_sees_what_it_is_asked_about() -> None:
+@pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
+def test_a_head_never_sees_what_it_is_asked_about(config: TalonConfig) -> None:
     features, labels = clusters(6, 10)
     asked: list[tuple[set[int], set[int]]] = []
 
@@ -81,7 +120,7 @@ def test_a_head_never_sees_what_it_is_asked_about() -> None:
         asked.append((set(train.tolist()), set(wanted[len(train) :].tolist())))
         return features[torch.from_numpy(wanted)]
 
-    calibrate(labels, {0: encode_fold}, ONLINE, CONFIG, 0)
+    calibrate(labels, {0: encode_fold}, config, 0)
     novel = []
     for train, stream in asked:
         assert not train & stream and train | stream == set(range(60))
@@ -92,16 +131,28 @@ def test_a_head_never_sees_what_it_is_asked_about() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[5, 5], [1, 1], [1, 5], [1, 1, 1], [2, 1, 30]])
-def test_few_and_small_classes_work(sizes: list[int]) -> None:
+@pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
+def test_few_and_small_classes_work(sizes: list[int], config: TalonConfig) -> None:
     labels = torch.cat([torch.full((size,), label) for label, size in enumerate(sizes)])
     features = F.normalize(torch.randn(len(labels), 16, generator=torch.Generator().manual_seed(0)), dim=1)
-    result = run(features, labels)
+    result = run(features, labels, config)
+    assert result.rule == "cosine"  # one class, or one image of each, says nothing about spread
     assert result.threshold in [trial.threshold for trial in result.trials]
 
 
-def test_equal_features_still_give_a_threshold() -> None:
-    result = run(torch.eye(4)[0].expand(12, 4), torch.arange(3).repeat_interleave(4))
-    assert -1 <= result.threshold <= 1
+def test_two_classes_and_three_images_are_enough_to_rehearse_evidence() -> None:
+    features, labels = clusters(3, 4)
+    keep = torch.arange(12) != 11
+    keep[10] = False  # each round trains on half of two classes: twice on two images and one
+    result = run(features[keep], labels[keep], EVIDENCE.override(rounds=3, held_out=0.3))
+    assert result.rule == "evidence" and (result.rounds, result.held_out) == (3, 1)
+
+
+@pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
+def test_equal_features_still_give_a_threshold(config: TalonConfig) -> None:
+    result = run(torch.eye(4)[0].expand(16, 4), torch.arange(4).repeat_interleave(4), config)
+    assert result.rule == config.online.rule
+    assert min(OFFSETS) <= result.threshold <= (1 if config is COSINE else max(OFFSETS))
 
 
 def test_the_length_of_training_that_rehearses_better_is_chosen() -> None:
@@ -111,9 +162,10 @@ def test_the_length_of_training_that_rehearses_better_is_chosen() -> None:
         epochs: lambda train, wanted, rows=rows: rows[torch.from_numpy(wanted)]
         for epochs, rows in ((0, noise), (5, features), (9, noise))
     }
-    result = calibrate(labels, encoders, ONLINE, CONFIG, 0)
+    result = calibrate(labels, encoders, COSINE, 0)
     assert result.epochs == 5 and len(result.trials) == 3 * CONFIG.grid
     assert result.threshold in [trial.threshold for trial in result.trials if trial.epochs == 5]
+    assert calibrate(labels, encoders, EVIDENCE, 0).epochs == 5
 
 
 def test_one_class_is_refused() -> None:
@@ -130,5 +182,6 @@ def test_long_streams_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_counts_thresholds() -> None:
     features, labels = clusters(4, 6)
     listener = Listener()
-    calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, ONLINE, CONFIG, 0, listener)
-    assert listener.done == CONFIG.grid
+    for config, number in ((COSINE, CONFIG.grid), (EVIDENCE, len(OFFSETS))):
+        calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, config, 0, listener)
+        assert listener.done == number

@@ -3,17 +3,20 @@ from typing import Any
 import pytest
 import torch
 
+from talon_ocd.backbones import Backbone, Paired
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.images import ImageItem
-from talon_ocd.offline import Fitting, Labelled, TrunkCache
+from talon_ocd.offline import Fitting, Labelled, TrunkCache, encode
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted
 from tests.offline.standin import Listener, StandIn, some_digits
 
 QUICK = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=6, try_untrained=False)
 
 
-def fit(items: list[ImageItem], config: TalonConfig = QUICK, backbone: StandIn | None = None, **options: Any) -> Fitted:
+def fit(
+    items: list[ImageItem], config: TalonConfig = QUICK, backbone: Backbone | None = None, **options: Any
+) -> Fitted:
     backbone = backbone or StandIn()
     with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0, augmentation=config.offline.augmentation) as cache:
         labelled = Labelled.from_items(items, backbone, config.offline, cache)
@@ -24,12 +27,48 @@ def test_the_stages_leave_their_traces() -> None:
     items, _ = some_digits()
     backbone = StandIn()
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
-    fitted = fit(items, backbone=backbone)
+    listener = Listener()
+    fitted = fit(items, backbone=backbone, progress=listener)
     assert fitted.names == ("0", "1", "2", "3") and fitted.memory.known == 4
-    assert fitted.report["calibration"]["threshold"] == fitted.threshold
+    table = fitted.report["calibration"]
+    assert table["rule"] == "evidence" and fitted.evidence is not None and fitted.threshold == 0
+    assert fitted.evidence.offset == table["threshold"] == fitted.report["evidence"]["offset"]
+    assert fitted.evidence.counts.tolist() == list(fitted.report["class_sizes"].values())
+    assert fitted.report["evidence"]["warnings"] == [note for note in listener.notes if "4 known classes" in note] != []
     after = backbone.state_dict()
     moved = {key.split(".")[0] for key in before if not torch.equal(before[key], after[key])}
     assert moved == {"head"} and not any(parameter.requires_grad for parameter in backbone.parameters())
+
+
+def test_the_pretrained_half_stays_and_both_are_centred_on_the_labelled_images() -> None:
+    items, _ = some_digits()
+    backbone = Paired(StandIn())
+    fitted = fit(items, backbone=backbone)
+    before, trained = StandIn().head.state_dict(), backbone.head
+    assert all(torch.equal(value, before[key]) for key, value in trained.first.state_dict().items())
+    assert not any(torch.equal(value, before[key]) for key, value in trained.second.state_dict().items())
+    with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0) as cache:
+        outputs = cache.outputs(items)
+        means = [encode(half, outputs).mean(dim=0) for half in (trained.first, trained.second)]
+        features = encode(trained, outputs)
+    torch.testing.assert_close(trained.centres, torch.stack(means))
+    assert fitted.memory.feature_size == features.shape[1] == 32
+    torch.testing.assert_close(features[:, :16].norm(dim=1), features[:, 16:].norm(dim=1))
+
+
+def test_an_offset_that_is_given_is_not_rehearsed() -> None:
+    items, _ = some_digits()
+    fitted = fit(items, QUICK.override(offset=-2.0))
+    assert fitted.evidence is not None and fitted.evidence.offset == -2.0
+    assert "calibration" not in fitted.report
+
+
+def test_the_rule_of_talon_leaves_a_threshold_and_no_evidence() -> None:
+    items, _ = some_digits()
+    fitted = fit(items, QUICK.override(rule="cosine"))
+    table = fitted.report["calibration"]
+    assert fitted.evidence is None and "evidence" not in fitted.report and table["rule"] == "cosine"
+    assert fitted.threshold in [trial["threshold"] for trial in table["trials"]] and len(table["trials"]) == 6
 
 
 def test_rehearsals_do_not_touch_the_head() -> None:
@@ -46,7 +85,7 @@ def test_no_epochs_keep_the_features() -> None:
     backbone = StandIn()
     fitted = fit(items, QUICK.override(epochs=0), backbone=backbone)
     assert all(torch.equal(value, backbone.state_dict()[key]) for key, value in StandIn().state_dict().items())
-    assert fitted.report["angles_before"] == fitted.report["angles_after"] and fitted.threshold < 1
+    assert fitted.report["angles_before"] == fitted.report["angles_after"] and fitted.evidence is not None
 
 
 def test_uncached_views_work() -> None:
@@ -58,7 +97,7 @@ def test_one_class_falls_back_with_a_note() -> None:
     items = [item for item in some_digits()[0] if item.label == "2"]
     listener = Listener()
     fitted = fit(items, progress=listener)
-    assert fitted.threshold == FALLBACK_THRESHOLD and fitted.names == ("2",)
+    assert fitted.threshold == FALLBACK_THRESHOLD and fitted.names == ("2",) and fitted.evidence is None
     assert any("one known class" in note for note in listener.notes)
     assert fitted.report["angles_after"]["between_mean"] is None
 
@@ -68,12 +107,13 @@ def test_a_class_with_one_image_works() -> None:
     lonely = next(item for item in items if item.label == "3")
     fitted = fit([item for item in items if item.label != "3"] + [lonely])
     assert fitted.report["class_sizes"]["3"] == 1 and fitted.memory.size == 4
+    assert fitted.evidence is not None and fitted.evidence.counts[3] == 1
 
 
 def test_training_is_left_out_if_rehearsals_say_that_it_hurts() -> None:
     items, _ = some_digits()
     backbone = StandIn()
-    harmful = QUICK.override(try_untrained=True, lr_encoder=10.0, epochs=3, seed=5)
+    harmful = QUICK.override(try_untrained=True, lr_encoder=100.0, epochs=3, seed=1)
     fitted = fit(items, harmful, backbone=backbone)
     table = fitted.report["calibration"]
     assert table["epochs"] == 0 and {trial["epochs"] for trial in table["trials"]} == {0, 3}

@@ -174,16 +174,18 @@ def choose(trials: Sequence[Trial]) -> Trial:
 def balanced(trials: Sequence[Trial]) -> Trial:
     """Return, between the trials, the offset at which as many categories are found as there are.
 
-    The number of categories rises steadily with the offset, where accuracy is flat and noisy. Between lengths of
-    training, accuracy at that offset decides.
+    The number of categories rises steadily with the offset, where accuracy is flat and noisy. If it is right at
+    several, as it is when classes lie far apart, their middle keeps clear of both edges. Between lengths of training,
+    accuracy at that offset decides.
     """
     chosen = []
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
-        steps = np.arange(len(own)) * 1e-9  # np.interp wants them to rise
+        steps = np.arange(len(own)) * 1e-9  # np.interp wants them to rise: 0 is met at the first equal, or at the last
+        edges = (logs + steps, logs + steps - steps[-1])
         values = {
-            name: float(np.interp(0.0, logs + steps, [getattr(trial, name) for trial in own]))
+            name: float(np.mean([np.interp(0.0, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
             for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         }
         chosen.append(Trial(epochs, **values))

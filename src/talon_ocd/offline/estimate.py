@@ -181,7 +181,7 @@ def _folds(labels: Ints) -> Iterator[npt.NDArray[np.bool_]]:
     fold[order] = (within_class + np.repeat(np.arange(len(sizes)), sizes)) % FOLDS
     for number in range(FOLDS):
         held = fold == number
-        if held.any() and not held.all():
+        if held.any() and np.count_nonzero(~held) >= 2:  # one image has no directions
             yield held
 
 
@@ -193,8 +193,9 @@ def _principal(rows: Floats, number: int) -> Floats:
     values, vectors = eigh(small, subset_by_index=[max(last - number + 1, 0), last])
     values, vectors = values[::-1], vectors[:, ::-1]
     real = values > values[0] * 1e-10
+    real[0] = True  # images that are all alike vary in no direction, but coordinates there must be
     vectors = vectors[:, real]
-    directions = rows.T @ vectors / np.sqrt(values[real]) if count < size else vectors
+    directions = rows.T @ vectors / np.sqrt(np.maximum(values[real], 1e-300)) if count < size else vectors
     flip = np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(directions.shape[1])])
     result: Floats = directions * flip  # an eigenvector's sign is an accident
     return result
