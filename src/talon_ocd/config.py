@@ -190,7 +190,7 @@ class OnlineConfig:
 class EvidenceConfig:
     """The evidence rule: what is estimated from the labelled set, and how a stream learns (``docs/evidence.md``)."""
 
-    dimensions: int = 128
+    dimensions: int = 256
     """d, principal directions of the labelled features that are looked at; fewer if there are fewer images."""
     shrinkage: float = 0.3
     """Weight of a multiple of the identity in the covariance inside a class."""
@@ -202,6 +202,10 @@ class EvidenceConfig:
     """θ: the prior chance of a new category is θ / (θ + t) after t answers."""
     offset: float | Literal["auto"] = "auto"
     """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed."""
+    rehearse_new: float = 1 / 3
+    """Share of the known classes that plays the part of new ones in a rehearsal."""
+    rehearse_trained: float = 2 / 3
+    """Share of the other classes' images that a rehearsal learns from; the rest is streamed."""
     keep: int = 8192
     """Recent images that may move to another category; 0 keeps none."""
     sweeps: int = 2
@@ -218,6 +222,8 @@ class EvidenceConfig:
             require(self, name, getattr(self, name) >= 0, "0 or more")
         for name in ("shrinkage", "smoothing"):
             require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+        for name in ("rehearse_new", "rehearse_trained"):
+            require(self, name, 0 < getattr(self, name) < 1, "between 0 and 1")
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,11 @@ class Calibration:
         return {name: value for name, value in asdict(self).items() if name != "residuals"}
 
 
-def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int) -> Iterator[Rehearsal]:
-    """Yield rounds that hold different classes out; labels are 0 .. C-1 ``(N,)``."""
+def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: float = 0.5) -> Iterator[Rehearsal]:
+    """Yield rounds that hold different classes out; labels are 0 .. C-1 ``(N,)``.
+
+    ``trained`` is the share of the other classes' images that is trained on; the rest is streamed as well.
+    """
     classes = np.unique(labels.numpy())
     if len(classes) < 2:
         raise DataError(f"rehearsal needs at least 2 known classes, got {len(classes)}; give a threshold as a number.")
@@ -122,7 +125,7 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int) -> Iterator
         train: list[int] = []
         for known in np.setdiff1d(classes, novel):
             members = random.permutation(np.flatnonzero(labels.numpy() == known))
-            train += members[: max(len(members) // 2, 1)].tolist()
+            train += members[: max(int(len(members) * trained), 1)].tolist()
         rest = np.setdiff1d(np.arange(len(labels)), np.array(train))
         stream = random.permutation(rest)[:MOST_STREAMED]
         if is_novel[stream].any():
@@ -141,7 +144,11 @@ def calibrate(
     ``encoders`` gives the features of a rehearsal for every length of training (epochs) that is worth a try.
     """
     config = settings.calibration
-    folds = list(rehearsals(labels, config, seed))
+    if settings.online.by_evidence:
+        of_evidence = replace(config, held_out=settings.evidence.rehearse_new)
+        folds = list(rehearsals(labels, of_evidence, seed, settings.evidence.rehearse_trained))
+    else:
+        folds = list(rehearsals(labels, config, seed))
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
     trials: list[Trial] = []
     residuals: dict[int, Floats] = {}
