@@ -141,7 +141,8 @@ class Talon:
     def from_pretrained(cls, folder: str | Path, device: str | None = None) -> Talon:
         """Load a folder that ``save_pretrained`` or ``talon fit`` wrote."""
         saved = read_model(Path(folder))
-        talon = cls(saved.backbone, saved.config, device=device)
+        talon = cls(saved.backbone, saved.config)
+        talon.backbone = saved.backbone if device is None else saved.backbone.to(device)  # as it is: the memory fits it
         talon.names, talon.report = saved.names, saved.report
         talon._memory, talon._threshold, talon.evidence = saved.memory, saved.threshold, saved.evidence
         return talon

@@ -127,7 +127,7 @@ def demo(
         f"known digits: {', '.join(data.known)}. The stream also shows others; nobody says which or how many.",
         highlight=False,
     )
-    method = get_method("talon", config)
+    method = get_method("evidence", config)
     progress = BeforeTheStream(progress_for(choices.err, quiet))
     with (
         cache_for(backbone, replace(config, seed=seed)) as cache,

@@ -22,7 +22,7 @@ from talon_ocd.evaluation.plan import Cell, Plan
 from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_directory
 from talon_ocd.evaluation.record import Record
 from talon_ocd.evaluation.rows import Row, Spread, group_rows
-from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
+from talon_ocd.evaluation.splits import SamplingRule, Scenario, StreamOrder
 from talon_ocd.images import ImageItem, display
 from talon_ocd.images.sources import stream as image_stream
 from talon_ocd.methods import get_method, list_methods, register_file
@@ -47,7 +47,7 @@ def evaluate(
         typer.Option(
             "--method", "-m", help="Methods, groups or Python files with commas: talon,phe,ablation,./my.py; all."
         ),
-    ] = "talon",
+    ] = "evidence",
     known: Annotated[
         str | None, typer.Option("--known", help="How many classes are known, or a file that lists them.")
     ] = None,
@@ -57,7 +57,11 @@ def evaluate(
     seeds: Annotated[str, typer.Option("--seeds", help="Labelled halves, e.g. 0,1,2; a seed also trains.")] = "0,1,2",
     orders: Annotated[int, typer.Option("--orders", min=1, help="Stream orders of each labelled half.")] = 1,
     order: Annotated[
-        str, typer.Option("--order", help="shuffled (seeded) or dataset (sorted by class in most).")
+        str,
+        typer.Option(
+            "--order",
+            help="shuffled (seeded), dataset (sorted by class in most), bursty, long-tailed or known (nothing new).",
+        ),
     ] = "shuffled",
     sampling: Annotated[str, typer.Option("--sampling", help="How the labelled half is drawn: gcd or talon.")] = "gcd",
     epochs: choices.EpochsOption = None,
@@ -93,7 +97,7 @@ def evaluate(
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
     )  # fmt: skip
     cells = [cell for name in names for cell in _cells(name, full, epochs, own, sweep or [])]
-    plan = Plan(cells, full, _seeds(seeds), orders, cast(StreamOrder, _one_of("--order", order, StreamOrder)),
+    plan = Plan(cells, full, _seeds(seeds), orders, cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario)),
                 cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule)),
                 _virtual(virtual, dataset, names))  # fmt: skip
     data = [load_dataset(name, _root(name, root or []), known, classes) for name in _words(dataset)]
@@ -178,11 +182,10 @@ def _words(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _one_of(option: str, text: str, kind: Any) -> str:
-    if text not in get_args(kind):
-        raise ConfigError(
-            f"{option} {text!r} is not known; use {' or '.join(get_args(kind))}.{nearest(text, get_args(kind))}"
-        )
+def _one_of(option: str, text: str, *kinds: Any) -> str:
+    words = [word for kind in kinds for word in get_args(kind)]
+    if text not in words:
+        raise ConfigError(f"{option} {text!r} is not known; use {' or '.join(words)}.{nearest(text, words)}")
     return text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError
-from talon_ocd.evaluation.splits import SamplingRule, StreamOrder
+from talon_ocd.evaluation.splits import SamplingRule, Scenario, StreamOrder
 from talon_ocd.images import ImageItem
 from talon_ocd.methods import Method, Recipe
 
@@ -57,7 +57,7 @@ class Plan:
     config: TalonConfig
     seeds: Sequence[int] = (0, 1, 2)
     orders: int = 1
-    order: StreamOrder = "shuffled"
+    order: StreamOrder | Scenario = "shuffled"
     rule: SamplingRule = "gcd"
     virtual: Sequence[ImageItem] = ()
 

@@ -20,7 +20,15 @@ from torch import Tensor
 from talon_ocd.backbones import Backbone
 from talon_ocd.config import OfflineConfig
 from talon_ocd.evaluation.datasets import Dataset
-from talon_ocd.evaluation.splits import Indices, SamplingRule, StreamOrder, split, stream_order
+from talon_ocd.evaluation.splits import (
+    Indices,
+    SamplingRule,
+    Scenario,
+    StreamOrder,
+    scenario_order,
+    split,
+    stream_order,
+)
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.methods import FrozenStream, Method, MethodStream, Recipe, Trained
 from talon_ocd.metrics import category_counts, fragmentation, greedy_accuracy, strict_accuracy, strict_matches
@@ -105,9 +113,11 @@ class Experiment:
         trained.report["fit_seconds"] = time.perf_counter() - started
         return trained
 
-    def order(self, kind: StreamOrder = "shuffled", number: int = 0) -> Indices:
-        """Return the stream in one of its orders."""
-        return stream_order(self.rest, kind, self.seed, number)
+    def order(self, kind: StreamOrder | Scenario = "shuffled", number: int = 0) -> Indices:
+        """Return the stream in one of its orders, or as a scenario has it."""
+        if kind == "shuffled" or kind == "dataset":
+            return stream_order(self.rest, kind, self.seed, number)
+        return scenario_order(self.rest, self.truth[self.rest], self.dataset.known, kind, self.seed, number)
 
     def features(self, method: Method, trained: Trained) -> Features | None:
         """Return what a method's streams decide on: the same for all orders, so that it is computed once.
@@ -170,6 +180,10 @@ class Experiment:
             "old_share": float(old.mean()) if len(old) else 0.0,
             "known_classes": len(known),
             "skipped": len(self.skipped),
+        }
+        sent = ids >= len(self.dataset.known)
+        scores["sent_to_new"] = {
+            name: float(sent[part].mean()) if part.any() else 0.0 for name, part in (("old", old), ("new", ~old))
         }
         scores["along"] = along(truth, ids, known)
         if answers.rethought is not None:

@@ -7,6 +7,7 @@ category that lost all its members to others is *empty*: it keeps its id, and no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,25 @@ import torch
 from torch import Tensor
 
 from talon_ocd.errors import DataError
-from talon_ocd.memory.two_covariance import Floats, TwoCovariance
+from talon_ocd.memory.two_covariance import MOST_COUNTED, Floats, TwoCovariance
 
 Ints = npt.NDArray[np.int64]
+Floats32 = npt.NDArray[np.float32]
 GROWTH = 1.5
+_PARTS = ("_counts", "_sums", "_levels", "_means", "_screen")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the next members of L categories are expected.
+
+    Attributes:
+        levels: numbers of members that count ``(L,)``: they say how far members will lie from the mean.
+        means: ``(L, d)``.
+    """
+
+    levels: Ints
+    means: Floats
 
 
 class Beliefs:
@@ -27,16 +43,27 @@ class Beliefs:
         model: the two Gaussians.
         known: C, the number of known classes.
         size: K, the number of categories, empty ones included.
+        living: categories with members.
     """
 
     def __init__(self, model: TwoCovariance, counts: Floats, sums: Floats) -> None:
-        if sums.shape != (len(counts), model.size):
-            raise DataError(f"{len(counts)} counts and sums {sums.shape} don't fit {model.size} coordinates.")
-        self.model, self.known, self.size = model, len(counts), len(counts)
+        _check(model, counts, sums)
+        self.model, self.known, self.size, self.living = model, len(counts), len(counts), 0
+        levels = np.arange(MOST_COUNTED + 1.0)
+        # A mean at 1 shows how far the prior pulls it back. Means aside, all depends on the number of members only.
+        self._pull, variances, self._volume = model.predictive(levels, np.repeat(levels[:, None], model.size, axis=1))
+        self._precision = 1.0 / variances
+        if np.isinf(model.tail):
+            weight, self._base = np.ones(len(levels)), 2.0 * self._volume
+        else:
+            # Density falls with (ν + distance) e^(2 volume / (ν + d)): a product that is linear in z and z².
+            weight = np.exp(2.0 * self._volume / (model.tail + model.size))
+            self._base = model.tail * weight
+        self._weighted = weight[:, None] * self._precision
         self._counts, self._sums = counts.astype(np.float64), sums.astype(np.float64)
-        width = 2 * model.size + 1
-        self._screen = np.empty((len(counts), width), np.float32)
-        self.refresh(np.arange(self.size))
+        self._levels, self._means = np.zeros(len(counts), np.int64), np.zeros(sums.shape)
+        self._screen = np.zeros((len(counts), 2 * model.size + 1), np.float32)
+        self._refresh(np.arange(self.size))
 
     @property
     def counts(self) -> Floats:
@@ -49,63 +76,75 @@ class Beliefs:
         return self._sums[: self.size]
 
     @property
-    def living(self) -> int:
-        """Categories with members."""
-        return int(np.count_nonzero(self.counts))
+    def prediction(self) -> Prediction:
+        """Where the next members of all categories are expected; views."""
+        return Prediction(self._levels[: self.size], self._means[: self.size])
 
     def found(self, member: Floats) -> int:
         """Make a category of one member ``(d,)``; returns its id."""
-        if self.size == len(self._counts):
-            self._grow(max(int(self.size * GROWTH), 16))
-        category, self.size = self.size, self.size + 1
-        self._counts[category], self._sums[category] = 1.0, member
-        self.refresh(np.array([category]))
-        return category
+        self.put(np.array([self.size]), np.ones(1), member[None])
+        return self.size - 1
 
     def join(self, category: int, member: Floats) -> None:
         """Add a member ``(d,)`` to a category: the conjugate update."""
-        self._counts[category] += 1.0
-        self._sums[category] += member
-        self.refresh(np.array([category]))
+        only = np.array([category])
+        self.put(only, self._counts[only] + 1.0, self._sums[only] + member)
+
+    def put(self, categories: Ints, counts: Floats, sums: Floats) -> None:
+        """Put counts ``(L,)`` and sums ``(L, d)`` in place for distinct categories ``(L,)``; K, K + 1, ... are new."""
+        self.size = max(self.size, int(categories.max(initial=-1)) + 1)
+        if self.size > len(self._counts):
+            self._grow(max(int(self.size * GROWTH), 16))
+        self._counts[categories], self._sums[categories] = counts, sums
+        self._refresh(categories)
 
     def replace(self, counts: Floats, sums: Floats) -> None:
         """Put other counts ``(K,)`` and sums ``(K, d)`` in place."""
-        self.counts[:], self.sums[:] = counts, sums
-        self.refresh(np.arange(self.size))
+        changed = np.flatnonzero((counts != self.counts) | (sums != self.sums).any(axis=1))
+        self.put(changed, counts[changed], sums[changed])
 
-    def refresh(self, categories: Ints) -> None:
-        """Prepare ``screen`` after the members of distinct categories ``(L,)`` changed."""
-        means, variances, volume = self.model.predictive(self._counts[categories], self._sums[categories])
-        if np.isinf(self.model.tail):
-            weight, base = np.ones(len(categories)), 2.0 * volume
-        else:
-            # Density falls with (ν + distance) e^(2 volume / (ν + d)): a product that is linear in z and z².
-            weight = np.exp(2.0 * volume / (self.model.tail + self.model.size))
-            base = self.model.tail * weight
+    def predict(self, counts: Floats, sums: Floats) -> Prediction:
+        """Say where the next members of categories with counts ``(L,)`` and sums ``(L, d)`` are expected."""
+        levels = np.minimum(counts, MOST_COUNTED).astype(np.int64)
+        return Prediction(levels, self._pull[levels] * (sums / np.maximum(counts, 1.0)[:, None]))
+
+    def screen_rows(self, prediction: Prediction) -> Floats32:
+        """Return ``(L, 2d + 1)``: products with ``z, z², 1`` are the smaller, the better a category explains z."""
         size = self.model.size
-        rows = np.empty((len(categories), 2 * size + 1))
-        rows[:, :size] = weight[:, None] * -2.0 * means / variances
-        rows[:, size:-1] = weight[:, None] / variances
-        rows[:, -1] = base + weight * (means**2 / variances).sum(axis=1)
-        rows[self._counts[categories] == 0.0] = 0.0
-        rows[self._counts[categories] == 0.0, -1] = np.inf  # nobody joins an empty category
-        self._screen[categories] = rows
+        rows = np.empty((len(prediction.levels), 2 * size + 1), np.float32)
+        weighted = self._weighted[prediction.levels]
+        leaning = weighted * prediction.means
+        rows[:, size:-1] = weighted
+        rows[:, -1] = self._base[prediction.levels] + np.einsum("ld,ld->l", leaning, prediction.means)
+        leaning *= -2.0
+        rows[:, :size] = leaning
+        rows[prediction.levels == 0] = 0.0
+        rows[prediction.levels == 0, -1] = np.inf  # nobody joins an empty category
+        return rows
 
-    def screen(
-        self, squares: npt.NDArray[np.float32], categories: Ints | slice = slice(None)
-    ) -> npt.NDArray[np.float32]:
+    def screen(self, squares: Floats32, categories: Ints | slice = slice(None)) -> Floats32:
         """Return float32 ``(B, L)`` that are the smaller, the better a category explains an image.
 
         ``squares`` are rows ``z, z²`` ``(B, 2d)``; one product for all categories.
         """
-        rows = self._screen[: self.size][categories]
-        result: npt.NDArray[np.float32] = squares @ rows[:, :-1].T + rows[:, -1]
-        return result
+        return screened(squares, self._screen[: self.size][categories])
+
+    def log_density(self, coordinates: Floats, prediction: Prediction) -> Floats:
+        """Return the log-density ``(B,)``, up to a constant, of coordinates ``(B, d)`` as next members of B categories.
+
+        -inf for an empty one. ``-model.new_surprise`` is that of a new one.
+        """
+        away = coordinates - prediction.means
+        away *= away
+        distances = np.einsum("bd,bd->b", away, self._precision[prediction.levels])
+        density = -self.model.surprise(distances) - self._volume[prediction.levels]
+        density[prediction.levels == 0] = -np.inf
+        return density
 
     def log_odds(self, coordinates: Floats, categories: Ints) -> Floats:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""
-        found = self.model.log_odds(coordinates, self._counts[categories], self._sums[categories])
-        return np.where(self._counts[categories] > 0.0, found, -np.inf)
+        prediction = Prediction(self._levels[categories], self._means[categories])
+        return self.log_density(coordinates, prediction) + self.model.new_surprise(coordinates)
 
     def copy(self) -> Beliefs:
         """Return an independent copy."""
@@ -124,11 +163,41 @@ class Beliefs:
         """Go on with saved counts and sums."""
         beliefs = cls(model, state["counts"].numpy(), state["sums"].numpy())
         beliefs.known = int(state["known"])
+        if not 0 <= beliefs.known <= beliefs.size:
+            raise DataError(
+                f"saved categories: {beliefs.known} of {beliefs.size} can't be known; load another copy of the model."
+            )
         return beliefs
 
+    def _refresh(self, categories: Ints) -> None:
+        """Work out what follows from counts and sums of distinct categories ``(L,)``."""
+        prediction = self.predict(self._counts[categories], self._sums[categories])
+        self.living += int(np.count_nonzero(prediction.levels)) - int(np.count_nonzero(self._levels[categories]))
+        self._levels[categories], self._means[categories] = prediction.levels, prediction.means
+        self._screen[categories] = self.screen_rows(prediction)
+
     def _grow(self, capacity: int) -> None:
-        for name in ("_counts", "_sums", "_screen"):
+        for name in _PARTS:
             old = getattr(self, name)
             new = np.zeros((capacity, *old.shape[1:]), old.dtype)
-            new[: self.size] = old[: self.size]
+            new[: len(old)] = old
             setattr(self, name, new)
+
+
+def screened(squares: Floats32, rows: Floats32) -> Floats32:
+    """Return products ``(B, L)`` of ``z, z²`` ``(B, 2d)`` with rows of ``Beliefs.screen_rows`` ``(L, 2d + 1)``."""
+    result: Floats32 = squares @ rows[:, :-1].T
+    result += rows[:, -1]
+    return result
+
+
+def _check(model: TwoCovariance, counts: Floats, sums: Floats) -> None:
+    if counts.ndim != 1 or sums.shape != (len(counts), model.size):
+        raise DataError(
+            f"counts {counts.shape} and sums {sums.shape} of categories don't fit each other or {model.size} "
+            "coordinates; load another copy of the model."
+        )
+    if not np.isfinite(counts).all() or not np.isfinite(sums).all() or (counts < 0).any() or (counts % 1).any():
+        raise DataError(
+            "counts and sums of categories must be finite, and counts whole; load another copy of the model."
+        )

@@ -16,6 +16,10 @@ from torch import Tensor
 from talon_ocd.memory.beliefs import Beliefs, Ints
 from talon_ocd.memory.two_covariance import Floats
 
+BLOCK = 2**21
+"""Products of images and categories at once: second thoughts need little memory, however much there is to think of."""
+_PARTS = ("coordinates", "answers", "homes")
+
 
 class Recent:
     """The last ``capacity`` images: coordinates ``(N, d)``, what was answered, and where they belong by now.
@@ -25,26 +29,21 @@ class Recent:
     """
 
     def __init__(self, capacity: int, size: int) -> None:
-        self._coordinates = np.empty((0, size))
-        self._answers = np.empty(0, np.int64)
-        self._homes = np.empty(0, np.int64)
-        self.capacity, self._next, self.pushed_out = capacity, 0, 0
+        self.capacity, self.pushed_out, self._length = capacity, 0, 0
+        self._storage = {
+            "coordinates": np.empty((0, size)),
+            "answers": np.empty(0, np.int64),
+            "homes": np.empty(0, np.int64),
+        }
+        """Grows to twice the capacity: the last images lie in it side by side, oldest first, and seldom move."""
+        self._first = 0
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return self._length
 
     def add(self, coordinates: Floats, categories: Ints) -> None:
         """Keep images ``(B, d)`` with their answers ``(B,)``; the oldest make room."""
-        room = max(self.capacity - len(self), 0)
-        self._coordinates = np.concatenate([self._coordinates, coordinates[:room]])
-        self._answers = np.concatenate([self._answers, categories[:room]])
-        self._homes = np.concatenate([self._homes, categories[:room]])
-        for row, category in zip(coordinates[room:], categories[room:].tolist(), strict=True):
-            if self.capacity:
-                place = self._next
-                self._coordinates[place], self._answers[place], self._homes[place] = row, category, category
-                self._next = (place + 1) % self.capacity
-            self.pushed_out += 1
+        self._add(coordinates, categories, categories)
 
     def rethink(self, beliefs: Beliefs, hurdle: float, sweeps: int) -> int:
         """Let images move to the category that explains them best, ``sweeps`` times; returns how many moved.
@@ -53,53 +52,73 @@ class Recent:
         unless another one passes it.
         """
         moves = 0
-        squares = np.concatenate([self._coordinates, self._coordinates**2], axis=1).astype(np.float32)
+        coordinates, own = self._kept("coordinates"), self._kept("homes")
         for _ in range(sweeps):
-            homes = self._best(beliefs, squares, hurdle)
-            moved = homes != self._homes
+            step = max(BLOCK // max(beliefs.size, 1), 1)
+            starts = range(0, len(self), step)
+            homes = [_best(beliefs, coordinates[i : i + step], own[i : i + step], hurdle) for i in starts]
+            found = np.concatenate([own[:0], *homes])
+            moved = found != own
             if not moved.any():
                 break
             counts, sums = beliefs.counts.copy(), beliefs.sums.copy()
-            for sign, where in ((-1.0, self._homes[moved]), (1.0, homes[moved])):
+            for sign, where in ((-1.0, own[moved]), (1.0, found[moved])):
                 np.add.at(counts, where, sign)
-                np.add.at(sums, where, sign * self._coordinates[moved])
+                np.add.at(sums, where, sign * coordinates[moved])
             sums[counts == 0.0] = 0.0
             beliefs.replace(counts, sums)
-            self._homes = homes
+            own[:] = found
             moves += int(moved.sum())
         return moves
 
-    def _best(self, beliefs: Beliefs, squares: np.ndarray, hurdle: float) -> Ints:
-        """Return the best category of each image ``(N,)``, its own one judged without it."""
-        screened = beliefs.screen(squares)
-        rows = np.arange(len(self))
-        screened[rows, self._homes] = np.inf
-        others = screened.argmin(axis=1)
-        there = beliefs.log_odds(self._coordinates, others)
-        alone = beliefs.counts[self._homes] - 1.0 < 0.5
-        here = beliefs.model.log_odds(
-            self._coordinates, beliefs.counts[self._homes] - 1.0, beliefs.sums[self._homes] - self._coordinates
-        )
-        here = np.where(alone, hurdle, here)
-        return np.where((there > here) & (there >= hurdle), others, self._homes)
-
     def thoughts(self) -> tuple[Ints, Ints, Ints]:
         """Return position ``(N,)`` in the stream, answer ``(N,)`` and present category ``(N,)``, oldest first."""
-        order = np.roll(np.arange(len(self)), -self._next)
-        return self.pushed_out + np.arange(len(self)), self._answers[order], self._homes[order]
+        return self.pushed_out + np.arange(len(self)), self._kept("answers").copy(), self._kept("homes").copy()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything, ready for safetensors."""
-        return {
-            "coordinates": torch.from_numpy(self._coordinates.copy()),
-            "answers": torch.from_numpy(self._answers.copy()),
-            "homes": torch.from_numpy(self._homes.copy()),
-            "next": torch.tensor(self._next),
-            "pushed_out": torch.tensor(self.pushed_out),
-        }
+        """Return everything, oldest image first, ready for safetensors."""
+        kept = {name: torch.from_numpy(self._kept(name).copy()) for name in _PARTS}
+        return {**kept, "pushed_out": torch.tensor(self.pushed_out)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on with saved images."""
-        self._coordinates = state["coordinates"].numpy().copy()
-        self._answers, self._homes = state["answers"].numpy().copy(), state["homes"].numpy().copy()
-        self._next, self.pushed_out = int(state["next"]), int(state["pushed_out"])
+        self._length, self.pushed_out = 0, int(state["pushed_out"])
+        self._add(*(state[name].numpy() for name in _PARTS))
+
+    def _kept(self, name: str) -> np.ndarray:
+        return self._storage[name][self._first : self._first + self._length]
+
+    def _add(self, *parts: np.ndarray) -> None:
+        """Add images to the end; ``parts`` are in the order of ``_PARTS``."""
+        arriving = len(parts[0])
+        kept = min(arriving, self.capacity)
+        leaving = max(self._length + kept - self.capacity, 0)
+        self._first, self._length = self._first + leaving, self._length - leaving
+        self.pushed_out += leaving + arriving - kept
+        if self._first + self._length + kept > len(self._storage["answers"]):
+            self._move(min(2 * max(self._length + kept, 64), 2 * self.capacity))
+        end = self._first + self._length
+        for name, part in zip(_PARTS, parts, strict=True):
+            self._storage[name][end : end + kept] = part[arriving - kept :]
+        self._length += kept
+
+    def _move(self, room: int) -> None:
+        """Move the kept images to the beginning of a storage with this much room."""
+        for name in _PARTS:
+            kept = self._kept(name)
+            new = np.empty((room, *kept.shape[1:]), kept.dtype)
+            new[: len(kept)] = kept
+            self._storage[name] = new
+        self._first = 0
+
+
+def _best(beliefs: Beliefs, coordinates: Floats, own: Ints, hurdle: float) -> Ints:
+    """Return the best category ``(N,)`` of images ``(N, d)``, their own one ``(N,)`` judged without them."""
+    screened = beliefs.screen(np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32))
+    screened[np.arange(len(own)), own] = np.inf
+    others = screened.argmin(axis=1)
+    there = beliefs.log_odds(coordinates, others)
+    left = beliefs.predict(beliefs.counts[own] - 1.0, beliefs.sums[own] - coordinates)
+    here = beliefs.log_density(coordinates, left) + beliefs.model.new_surprise(coordinates)
+    here = np.where(np.isneginf(here), hurdle, here)  # alone in its own category
+    return np.where((there > here) & (there >= hurdle), others, own)

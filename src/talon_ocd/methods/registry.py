@@ -9,19 +9,20 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from talon_ocd.config import TalonConfig
+from talon_ocd.config import ADAPTATIONS, TalonConfig
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.methods.age import AgeMethod
 from talon_ocd.methods.base import Method
 from talon_ocd.methods.descriptors import RankStatMethod, WtaMethod
 from talon_ocd.methods.diffgre import DiffGreMethod, DiffGreRecipe
+from talon_ocd.methods.evidence import EvidenceMethod, evidence_recipe
 from talon_ocd.methods.hashing import HashMethod, HashRecipe, SmileRecipe
 from talon_ocd.methods.ltc import LtcMethod
 from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.phe import PheMethod, PheRecipe
 from talon_ocd.methods.slc import SlcMethod
 from talon_ocd.methods.sync import SyncMethod
-from talon_ocd.methods.talon import NEVER, TalonMethod, TalonRecipe, talon_row
+from talon_ocd.methods.talon import NEVER, TalonMethod, TalonRecipe, talon_config, talon_row
 
 Build = Callable[[TalonConfig], Method]
 
@@ -39,6 +40,19 @@ class Entry:
 
 
 REGISTRY: dict[str, Entry] = {
+    "evidence": Entry("evidence", "Evidence", lambda config: EvidenceMethod(evidence_recipe(config))),
+    "evidence-no-rehearsal": Entry(
+        "evidence", "Evidence, offset 0", lambda config: EvidenceMethod(evidence_recipe(config), offset=0.0)
+    ),
+    "evidence-no-second-thoughts": Entry(
+        "evidence", "Evidence, no second thoughts", lambda config: EvidenceMethod(evidence_recipe(config), sweeps=0)
+    ),
+    "evidence-no-learning": Entry(
+        "evidence", "Evidence, no learning", lambda config: EvidenceMethod(evidence_recipe(config), adapt=())
+    ),
+    "evidence-tta-m": Entry(
+        "evidence", "Evidence+TTA-M", lambda config: EvidenceMethod(evidence_recipe(config), adapt=ADAPTATIONS)
+    ),
     "talon": Entry("ablation", "TALON", lambda config: talon_row(config, True, None)),
     "baseline": Entry("ablation", "Baseline", lambda config: talon_row(config, False, ())),
     "mlc": Entry("ablation", "Baseline+MLC", lambda config: talon_row(config, True, ())),
@@ -50,21 +64,33 @@ REGISTRY: dict[str, Entry] = {
         "ablation", "Baseline+TTA-P-M", lambda config: talon_row(config, False, ("prototypes", "encoder"))
     ),
     "closed": Entry(
-        "floor", "Closed set (floor)", lambda config: TalonMethod(TalonRecipe(config), (), threshold=NEVER)
+        "floor",
+        "Closed set (floor)",
+        lambda config: TalonMethod(TalonRecipe(talon_config(config)), (), threshold=NEVER),
     ),
-    "tent": Entry("adapter", "MLC+TENT", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "tent")),
-    "aeo": Entry("adapter", "MLC+AEO", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "aeo")),
-    "ostta": Entry("adapter", "MLC+OSTTA", lambda config: TalonMethod(TalonRecipe(config), ("encoder",), "ostta")),
+    "tent": Entry(
+        "adapter", "MLC+TENT", lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("encoder",), "tent")
+    ),
+    "aeo": Entry(
+        "adapter", "MLC+AEO", lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("encoder",), "aeo")
+    ),
+    "ostta": Entry(
+        "adapter", "MLC+OSTTA", lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("encoder",), "ostta")
+    ),
     "tta-p-tent": Entry(
-        "adapter", "MLC+TTA-P+TENT", lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "tent")
+        "adapter",
+        "MLC+TTA-P+TENT",
+        lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("prototypes", "encoder"), "tent"),
     ),
     "tta-p-aeo": Entry(
-        "adapter", "MLC+TTA-P+AEO", lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "aeo")
+        "adapter",
+        "MLC+TTA-P+AEO",
+        lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("prototypes", "encoder"), "aeo"),
     ),
     "tta-p-ostta": Entry(
         "adapter",
         "MLC+TTA-P+OSTTA",
-        lambda config: TalonMethod(TalonRecipe(config), ("prototypes", "encoder"), "ostta"),
+        lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("prototypes", "encoder"), "ostta"),
     ),
     "smile": Entry("hash", "SMILE", lambda config: HashMethod(SmileRecipe())),
     "smile-16": Entry("hash", "SMILE, 16 bits", lambda config: HashMethod(SmileRecipe(bits=16))),

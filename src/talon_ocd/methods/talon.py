@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from talon_ocd.backbones import Backbone
-from talon_ocd.config import Adaptation, OnlineConfig, TalonConfig
+from talon_ocd.config import ADAPTATIONS, Adaptation, OnlineConfig, TalonConfig
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.methods.adapters import ADAPTERS
 from talon_ocd.methods.base import Method, Recipe, Trained, checksum, finish
 from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.offline import Fitting, Labelled
-from talon_ocd.online import Assignment, DiscoveryStream, Evidence, EvidenceRule, FeatureStream, SecondThoughts
-from talon_ocd.online.feature_stream import section
+from talon_ocd.online import Assignment, DiscoveryStream, EvidenceRule, FeatureStream, SecondThoughts
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.talon import prepared
 
@@ -90,19 +89,15 @@ class TalonMethod(Method):
         """Open a stream with its own memory and head."""
         config = self.recipe.config
         online = config.online if self.adapt is None else replace(config.online, adapt=self.adapt)
-        evidence = section(trained.facts, "evidence")
-        rule = None
         if self.threshold is not None:
             online = replace(online, threshold=self.threshold)
-        elif evidence:
-            rule = EvidenceRule(Evidence.from_state_dict(evidence), config.evidence, "prototypes" in online.adapt)
         elif online.threshold == "auto":
             online = replace(online, threshold=float(trained.facts["threshold"]))
         memory = PrototypeMemory(trained.facts["prototypes"])
         if "encoder" in online.adapt:
             encoder = prepared(trained.backbone, config.offline)
-            return AdaptiveStream(trained, encoder, memory, online, self.adapter, rule)
-        return PrototypeStream(trained.network, FeatureStream(memory, online, trained.names, rule))
+            return AdaptiveStream(trained, encoder, memory, online, self.adapter)
+        return PrototypeStream(trained.network, FeatureStream(memory, online, trained.names))
 
 
 class AdaptiveStream(MethodStream):
@@ -165,5 +160,14 @@ def talon_row(config: TalonConfig, margin: bool, adapt: tuple[Adaptation, ...] |
 
     Without margin the classifier is the one that is set (``linear`` is the paper's), or ``cosine``.
     """
+    config = talon_config(config)
     plain = "cosine" if config.offline.classifier == "margin" else config.offline.classifier
     return TalonMethod(TalonRecipe(config.override(classifier="margin" if margin else plain)), adapt)
+
+
+def talon_config(config: TalonConfig) -> TalonConfig:
+    """Return the settings for TALON's rule: on a preset that decides by evidence, TALON is still TALON."""
+    if config.online.rule == "cosine":
+        return config
+    adapt = ADAPTATIONS if config.online.adapt == OnlineConfig().adapt else config.online.adapt
+    return config.override(rule="cosine", keep_pretrained=False, adapt=adapt)

@@ -16,11 +16,13 @@ from talon_ocd.evaluation.splits.sampling import (
     split,
     stream_order,
 )
+from talon_ocd.evaluation.splits.scenarios import Scenario, scenario_order
 
 __all__ = [
     "ClassSplit",
     "Indices",
     "SamplingRule",
+    "Scenario",
     "Split",
     "StreamOrder",
     "class_names",
@@ -29,6 +31,7 @@ __all__ = [
     "known_classes",
     "labelled_half",
     "orders",
+    "scenario_order",
     "split",
     "stream_order",
 ]

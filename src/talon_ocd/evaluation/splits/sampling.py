@@ -43,7 +43,7 @@ def labelled_half(number: int, seed: int, rule: SamplingRule = "gcd") -> Indices
     (seed 1028); both use numpy's legacy generator, as the released codes do. Given the full ImageNet, TALON's code
     draws the 100 classes from the same generator first; that is not repeated here, so that its half there is another.
     """
-    random = _legacy(seed)
+    random = generator(seed)
     if rule == "gcd":
         return np.sort(random.choice(range(number), size=number // 2, replace=False)).astype(np.int64)
     if rule == "talon":
@@ -91,7 +91,7 @@ def stream_order(indices: Indices, order: StreamOrder = "shuffled", seed: int = 
         return np.sort(indices)
     if order != "shuffled":
         raise ConfigError(f"stream order {order!r} is not known; use shuffled or dataset.{nearest(order, _ORDERS)}")
-    return _legacy(seed, number).permutation(indices).astype(np.int64)
+    return generator(seed, number).permutation(indices).astype(np.int64)
 
 
 def orders(rest: Indices, count: int, order: StreamOrder = "shuffled", seed: int = 0) -> list[Indices]:
@@ -102,7 +102,7 @@ def orders(rest: Indices, count: int, order: StreamOrder = "shuffled", seed: int
     return [stream_order(rest, order, seed, number) for number in range(count)]
 
 
-def _legacy(seed: int, number: int = 0) -> np.random.RandomState:
+def generator(seed: int, number: int = 0) -> np.random.RandomState:
     """Return numpy's legacy generator: number 0 is seeded as the released codes do it, further ones by the pair."""
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed}: seed must be between 0 and 2^32 - 1.")
