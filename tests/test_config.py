@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from talon_ocd.config import PRESETS, OfflineConfig, OnlineConfig, TalonConfig, parse_adapt
+from talon_ocd.config import ADAPTATIONS, PRESETS, OfflineConfig, OnlineConfig, TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError
 
 
@@ -17,6 +17,27 @@ def test_presets_survive_plain_data_and_toml(preset: str, family: str, tmp_path:
     file = tmp_path / "config.toml"
     file.write_text(config.to_toml(), encoding="utf-8")
     assert TalonConfig.from_toml(file) == config
+
+
+def test_the_default_decides_by_evidence_on_pretrained_and_briefly_trained_features() -> None:
+    config = TalonConfig()
+    assert config == TalonConfig.default("clip") == TalonConfig.from_preset("default", "efficientnet-lite")
+    assert config.online.by_evidence and config.online.adapt == ("prototypes",) and config.evidence.offset == "auto"
+    assert (config.offline.epochs, config.offline.keep_pretrained, config.offline.classifier) == (10, True, "cosine")
+    scratch = TalonConfig.default("tiny-vit")  # nothing pre-trained that could be kept
+    assert scratch.online == config.online and not scratch.offline.keep_pretrained
+
+
+def test_evidence_decides_unless_there_is_a_threshold_or_another_rule() -> None:
+    assert OnlineConfig().by_evidence
+    assert not OnlineConfig(threshold=0.7).by_evidence and not OnlineConfig(rule="cosine").by_evidence
+
+
+@pytest.mark.parametrize("preset", ["official", "paper"])
+def test_talon_itself_keeps_one_head_a_margin_and_the_cosine(preset: str) -> None:
+    config = TalonConfig.from_preset(preset)
+    assert (config.online.rule, config.online.adapt) == ("cosine", ADAPTATIONS)
+    assert (config.offline.keep_pretrained, config.offline.classifier) == (False, "margin")
 
 
 def test_values_of_the_released_code() -> None:
@@ -84,6 +105,11 @@ def test_a_bad_file_is_refused_with_the_remedy(text: str, wanted: str, tmp_path:
         ({"seed": 2**32}, "seed must be between 0"),
         ({"views": 1}, "views"),
         ({"held_out": 1.0}, "held_out"),
+        ({"rule": "evidance"}, "Did you mean 'evidence'"),
+        ({"dimensions": 0}, "dimensions must be 1 or more"),
+        ({"shrinkage": 1.5}, "shrinkage must be between 0 and 1"),
+        ({"offset": "automatic"}, "offset must be a number or auto"),
+        ({"concentration": 0.0}, "concentration must be above 0"),
         ({"preset": "paper"}, "use --preset"),
         ({"foo.seed": 1}, "foo.seed' is not known"),
         ({"online.epochs": 1}, "is not known"),
@@ -96,8 +122,8 @@ def test_a_bad_setting_is_named(changes: dict[str, Any], wanted: str) -> None:
 
 
 def test_override_takes_plain_and_dotted_names_and_leaves_none_alone() -> None:
-    config = TalonConfig().override(**{"calibration.grid": 5, "epochs": 3, "threshold": None, "seed": 9})
-    assert (config.calibration.grid, config.offline.epochs) == (5, 3)
+    config = TalonConfig().override(**{"calibration.grid": 5, "epochs": 3, "threshold": None, "seed": 9, "keep": 7})
+    assert (config.calibration.grid, config.offline.epochs, config.evidence.keep) == (5, 3, 7)
     assert (config.online.threshold, config.seed) == ("auto", 9)
 
 

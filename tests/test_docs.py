@@ -11,7 +11,7 @@ import pytest
 from talon_ocd.config import TalonConfig
 
 DOCS = Path(__file__).parent.parent / "docs"
-SECTIONS = ("offline", "online", "calibration")
+SECTIONS = ("offline", "online", "evidence", "calibration")
 
 
 def settings() -> set[str]:
@@ -22,7 +22,7 @@ def settings() -> set[str]:
 @pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
 def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
-    named = set(re.findall(r"\b((?:offline|online|calibration)\.[a-z_]+)\b", text))
+    named = set(re.findall(rf"\b((?:{'|'.join(SECTIONS)})\.[a-z_]+)\b", text))
     files = {f"{part}.py" for part in SECTIONS} | {name for name in named if name.split(".")[1] in ("py", "md")}
     assert named - files - settings() == set()
     assert settings() - named == set()
@@ -38,7 +38,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
 def test_documented_defaults_are_those_of_the_config() -> None:
-    row = re.compile(r"\| `(offline|online|calibration)\.([a-z_]+)` \| `?([a-z0-9./-]+)`?[^|]* \|$", re.MULTILINE)
+    words = "|".join(SECTIONS)
+    row = re.compile(rf"\| `({words})\.([a-z_]+)` \| `?([a-z0-9./-]+)`?[^|]* \|$", re.MULTILINE)
     found = row.findall((DOCS / "method.md").read_text(encoding="utf-8"))
     assert len(found) > 25
     for section, name, shown in found:

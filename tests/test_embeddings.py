@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from talon_ocd import discover_features, feature_stream
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError, DataError
+from talon_ocd.online import CosineRule, EvidenceRule
 from tests.twins.online import SlowTalon, Vector, mean, norm
 
 Floats = npt.NDArray[np.float32]
@@ -108,13 +109,53 @@ def test_half_precision_is_taken(dtype: Any) -> None:
     assert np.mean(ids == EXPECTED) > 0.95
 
 
-def test_auto_rehearses_on_the_labelled_vectors_only() -> None:
+def test_evidence_is_found_on_the_labelled_vectors_only() -> None:
     known, labels = clouds(8, 160, 16, 0.15, 5)
     stream, truth = clouds(8, 60, 16, 0.15, 5)
-    first = feature_stream(known, labels)
-    assert isinstance(first.config.threshold, float)
-    assert feature_stream(known, labels).config.threshold == first.config.threshold
+    first, again = feature_stream(known, labels), feature_stream(known, labels)
+    assert isinstance(first.rule, EvidenceRule) and isinstance(again.rule, EvidenceRule)
+    assert first.rule.offset == again.rule.offset
+    decisions = first.observe_many(stream)
+    assert {decision.unit for decision in decisions} == {"log-odds"}
+    assert np.mean([decision.category for decision in decisions] == truth) > 0.9
+    ids = discover_features(known, labels, stream)
+    assert ids.tolist() == [decision.category for decision in decisions] == [again.observe(v).category for v in stream]
+
+
+def test_new_clouds_are_discovered_without_any_setting() -> None:
+    vectors, truth = clouds(16, 480, 16, 0.15, 6)
+    known = truth < 8
+    ids = discover_features(vectors[known][:160], truth[known][:160], vectors)
+    assert len(np.unique(ids)) == 16
+    assert all(len(np.unique(ids[truth == cloud])) == 1 for cloud in range(16))
+
+
+def test_nothing_is_learned_without_adaptation() -> None:
+    known, labels = clouds(8, 160, 16, 0.15, 5)
+    still = feature_stream(known, labels, adapt="none")
+    assert isinstance(still.rule, EvidenceRule)
+    before = still.rule.beliefs.counts.copy()
+    assert {decision.verdict for decision in still.observe_many(known[:40])} == {"known"}
+    assert np.array_equal(still.rule.beliefs.counts, before)
+
+
+def test_a_threshold_is_rehearsed_on_the_labelled_vectors_only() -> None:
+    known, labels = clouds(8, 160, 16, 0.15, 5)
+    stream, truth = clouds(8, 60, 16, 0.15, 5)
+    first = feature_stream(known, labels, preset="official", threshold="auto")
+    assert isinstance(first.config.threshold, float) and first.rule.unit == "cosine"
+    again = feature_stream(known, labels, preset="official", threshold="auto")
+    assert again.config.threshold == first.config.threshold
     assert np.mean([first.observe(vector).category for vector in stream] == truth) > 0.9
+
+
+def test_a_number_means_the_cosine_rule() -> None:
+    assert feature_stream(KNOWN, LABELS, threshold=0.6).rule == CosineRule(0.6)
+
+
+def test_one_vector_a_class_says_nothing_about_spread_and_a_cosine_decides() -> None:
+    stream = feature_stream(np.eye(4), [0, 1, 2, 3])
+    assert isinstance(stream.rule, CosineRule) and stream.observe([0.0, 1.0, 0.0, 0.1]).category == 1
 
 
 def test_presets_and_names_reach_the_stream() -> None:

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
 
 from talon_ocd import PrototypeMemory, Talon
 from talon_ocd.errors import ModelError, StorageError
+from talon_ocd.memory import TwoCovariance
+from talon_ocd.online import Evidence
 from talon_ocd.saved import FORMAT_VERSION, make_folder, write_files
+from tests import tiny
 
 
 @pytest.fixture
@@ -27,17 +31,37 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(facts), encoding="utf-8")
 
 
-def test_the_folder_holds_four_files_for_people_and_machines(model: Path, fitted: Talon) -> None:
+def test_the_folder_holds_five_files_for_people_and_machines(model: Path, fitted: Talon) -> None:
     assert sorted(path.name for path in model.iterdir()) == [
-        "README.md", "config.json", "encoder.safetensors", "memory.safetensors",
+        "README.md", "config.json", "encoder.safetensors", "evidence.safetensors", "memory.safetensors",
     ]  # fmt: skip
     facts = json.loads((model / "config.json").read_text(encoding="utf-8"))
     assert facts["format_version"] == FORMAT_VERSION and facts["names"] == list(fitted.names)
     assert facts["backbone"]["preprocessing"] == json.loads(json.dumps(fitted.backbone.preprocessing.to_dict()))
-    assert "4 known classes: 0, 1, 2, 3" in (model / "README.md").read_text(encoding="utf-8")
+    card = (model / "README.md").read_text(encoding="utf-8")
+    assert "4 known classes: 0, 1, 2, 3" in card and "decides by evidence" in card
 
 
-@pytest.mark.parametrize("name", ["encoder.safetensors", "memory.safetensors"])
+def test_a_model_that_decides_by_cosine_has_no_evidence(tmp_path: Path) -> None:
+    talon = tiny.tiny_talon("official", epochs=0)
+    talon.fit(tiny.labelled())
+    talon.save_pretrained(tmp_path)
+    assert not (tmp_path / "evidence.safetensors").exists()
+    assert "decides by cosine, threshold 0.7500" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert Talon.from_pretrained(tmp_path).evidence is None
+
+
+def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make_of_it(tmp_path: Path) -> None:
+    talon = tiny.tiny_talon("official", epochs=1)
+    talon.fit(tiny.labelled())
+    talon.save_pretrained(tmp_path)
+    edit(tmp_path, lambda facts: facts["config"]["offline"].pop("keep_pretrained"))  # the default would pair heads
+    loaded = Talon.from_pretrained(tmp_path)
+    expected = [decision.category for decision in talon.stream().run(tiny.incoming(20))]
+    assert [decision.category for decision in loaded.stream().run(tiny.incoming(20))] == expected
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "evidence.safetensors", "memory.safetensors"])
 @pytest.mark.parametrize("place", [4, -3])
 def test_a_flipped_byte_is_noticed(copied: Path, name: str, place: int) -> None:
     data = bytearray((copied / name).read_bytes())
@@ -47,7 +71,7 @@ def test_a_flipped_byte_is_noticed(copied: Path, name: str, place: int) -> None:
         Talon.from_pretrained(copied)
 
 
-@pytest.mark.parametrize("name", ["encoder.safetensors", "memory.safetensors", "config.json"])
+@pytest.mark.parametrize("name", ["encoder.safetensors", "evidence.safetensors", "memory.safetensors", "config.json"])
 def test_a_missing_file_is_named(copied: Path, name: str) -> None:
     (copied / name).unlink()
     with pytest.raises(ModelError, match=name):
@@ -68,7 +92,9 @@ def test_a_damaged_config_is_named(copied: Path, text: bytes) -> None:
         (lambda facts: facts.pop("backbone"), "damaged"),
         (lambda facts: facts.update(backbone=3), "damaged"),
         (lambda facts: facts["backbone"]["architecture"].update(kind="huge"), "kind 'huge'"),
-        (lambda facts: facts["backbone"]["architecture"].update(width=64), "damaged"),
+        (lambda facts: facts["backbone"]["architecture"]["base"].update(width=64), "damaged"),
+        (lambda facts: facts["backbone"]["architecture"]["base"].update(kind="huge"), "kind 'huge'"),
+        (lambda facts: facts["backbone"]["architecture"].pop("base"), "damaged"),
         (lambda facts: facts["config"].update(colour="red"), "'colour' is not known"),
         (lambda facts: facts.update(threshold="high"), "damaged"),
         (lambda facts: facts.update(names=["a"]), "1 names for 4"),
@@ -86,6 +112,16 @@ def test_prototypes_of_another_encoder_are_refused(copied: Path) -> None:
     (copied / "memory.safetensors").write_bytes(other)
     edit(copied, lambda facts: facts["sha256"].update({"memory.safetensors": hashlib.sha256(other).hexdigest()}))
     with pytest.raises(ModelError, match="the prototypes have 4 dimensions, the encoder gives"):
+        Talon.from_pretrained(copied)
+
+
+@pytest.mark.parametrize(("known", "coordinates", "size"), [(3, 2, 64), (4, 2, 5)])
+def test_evidence_of_another_model_is_refused(copied: Path, known: int, coordinates: int, size: int) -> None:
+    model = TwoCovariance(np.zeros(size), np.ones((size, coordinates)), np.ones(coordinates), 5.0)
+    other = save(Evidence(model, np.ones(known), np.zeros((known, coordinates))).state_dict())
+    (copied / "evidence.safetensors").write_bytes(other)
+    edit(copied, lambda facts: facts["sha256"].update({"evidence.safetensors": hashlib.sha256(other).hexdigest()}))
+    with pytest.raises(ModelError, match=r"evidence\.safetensors and memory\.safetensors do not belong together"):
         Talon.from_pretrained(copied)
 
 

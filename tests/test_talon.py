@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from talon_ocd import Talon, TalonConfig, TalonError
+from talon_ocd.backbones import Paired
 from talon_ocd.backbones.tiny import TinyViT
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
 from talon_ocd.images import ImageItem, memory_item
+from talon_ocd.online import CosineRule, EvidenceRule
 from tests import tiny
 from tests.offline.standin import Listener
 
@@ -18,11 +20,12 @@ def answers(talon: Talon, **options: Any) -> list[int]:
     return [decision.category for decision in talon.stream(**options).run(tiny.incoming())]
 
 
-def test_fit_learns_names_prototypes_threshold_and_report(fitted: Talon) -> None:
+def test_fit_learns_names_prototypes_evidence_and_report(fitted: Talon) -> None:
     assert fitted.names == tiny.KNOWN
     assert (fitted.memory.size, fitted.memory.known) == (4, 4)
     torch.testing.assert_close(fitted.memory.prototypes.norm(dim=1), torch.ones(4))
-    assert fitted.threshold == fitted.report["calibration"]["threshold"]
+    assert fitted.evidence is not None and fitted.evidence.counts.tolist() == [20, 20, 20, 20]
+    assert fitted.evidence.offset == fitted.report["calibration"]["threshold"] and fitted.threshold == 0
     assert fitted.report["images"] == 80 and fitted.report["class_sizes"] == dict.fromkeys(tiny.KNOWN, 20)
     assert len(fitted.report["training"]["losses"]) == 8
     json.dumps(fitted.report, allow_nan=False)
@@ -37,12 +40,37 @@ def test_the_same_seed_gives_the_same_bytes_and_answers(fitted: Talon, model: Pa
     again = tiny.tiny_talon(epochs=8)
     again.fit(tiny.labelled())
     again.save_pretrained(tmp_path / "again")
-    for name in ("encoder.safetensors", "memory.safetensors", "README.md"):
+    for name in ("encoder.safetensors", "evidence.safetensors", "memory.safetensors", "README.md"):
         assert (tmp_path / "again" / name).read_bytes() == (model / name).read_bytes()
-    assert again.threshold == fitted.threshold and answers(again) == answers(fitted)
+    assert answers(again) == answers(fitted)
     other = tiny.tiny_talon(epochs=8, seed=4)
     other.fit(tiny.labelled())
     assert not torch.equal(other.memory.prototypes, fitted.memory.prototypes)
+
+
+def test_evidence_decides_unless_a_number_is_given(fitted: Talon) -> None:
+    for threshold in (None, "auto"):
+        rule = fitted.stream(threshold).discovery.rule
+        assert isinstance(rule, EvidenceRule) and rule.learns
+    for number in (0.5, "0.5"):
+        assert fitted.stream(number).discovery.rule == CosineRule(0.5)
+    still = fitted.stream(adapt="none").discovery.rule
+    assert isinstance(still, EvidenceRule) and not still.learns
+
+
+def test_a_threshold_can_be_rehearsed() -> None:
+    talon = tiny.tiny_talon(epochs=0, rule="cosine")
+    talon.fit(tiny.labelled())
+    assert talon.evidence is None and talon.threshold == talon.report["calibration"]["threshold"]
+    for threshold in (None, "auto"):
+        assert talon.stream(threshold).discovery.rule == CosineRule(talon.threshold)
+
+
+def test_heads_are_paired_if_there_is_training_and_the_settings_say_so() -> None:
+    assert isinstance(tiny.tiny_talon(epochs=1).backbone, Paired)
+    assert isinstance(tiny.tiny_talon(epochs=0).backbone, TinyViT)
+    assert isinstance(tiny.tiny_talon(epochs=1, keep_pretrained=False).backbone, TinyViT)
+    assert isinstance(tiny.tiny_talon("official").backbone, TinyViT)
 
 
 def test_a_saved_model_stands_alone(fitted: Talon, model: Path) -> None:
