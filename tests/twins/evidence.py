@@ -118,9 +118,9 @@ class SlowEvidence:
         self.homes.append(answer[0])
         return answer
 
-    def think_again(self, sweeps: int) -> int:
+    def think_again(self, sweeps: int, hurdle: float) -> int:
         """All images of the last ``keep`` look around, then all move: returns how many moves there were."""
-        moves, hurdle = 0, self.hurdle
+        moves = 0
         first = max(len(self.images) - self.keep, 0)
         for _ in range(sweeps):
             homes = list(self.homes)

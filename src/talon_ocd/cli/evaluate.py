@@ -97,9 +97,9 @@ def evaluate(
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
     )  # fmt: skip
     cells = [cell for name in names for cell in _cells(name, full, epochs, own, sweep or [])]
-    plan = Plan(cells, full, _seeds(seeds), orders, cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario)),
-                cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule)),
-                _virtual(virtual, dataset, names))  # fmt: skip
+    stream = cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario))
+    rule = cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule))
+    plan = Plan(cells, full, _seeds(seeds), orders, stream, rule, _virtual(virtual, dataset, names))
     data = [load_dataset(name, _root(name, root or []), known, classes) for name in _words(dataset)]
     progress = progress_for(choices.err, quiet)
     for note in (f"{found.name}: {note}" for found in data for note in found.notes):

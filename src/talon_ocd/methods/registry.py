@@ -40,18 +40,18 @@ class Entry:
 
 
 REGISTRY: dict[str, Entry] = {
-    "evidence": Entry("evidence", "Evidence", lambda config: EvidenceMethod(evidence_recipe(config))),
+    "evidence": Entry("ours", "Evidence", lambda config: EvidenceMethod(evidence_recipe(config))),
     "evidence-no-rehearsal": Entry(
-        "evidence", "Evidence, offset 0", lambda config: EvidenceMethod(evidence_recipe(config), offset=0.0)
+        "ours", "Evidence, offset 0", lambda config: EvidenceMethod(evidence_recipe(config), offset=0.0)
     ),
     "evidence-no-second-thoughts": Entry(
-        "evidence", "Evidence, no second thoughts", lambda config: EvidenceMethod(evidence_recipe(config), sweeps=0)
+        "ours", "Evidence, no second thoughts", lambda config: EvidenceMethod(evidence_recipe(config), sweeps=0)
     ),
     "evidence-no-learning": Entry(
-        "evidence", "Evidence, no learning", lambda config: EvidenceMethod(evidence_recipe(config), adapt=())
+        "ours", "Evidence, no learning", lambda config: EvidenceMethod(evidence_recipe(config), adapt=())
     ),
     "evidence-tta-m": Entry(
-        "evidence", "Evidence+TTA-M", lambda config: EvidenceMethod(evidence_recipe(config), adapt=ADAPTATIONS)
+        "ours", "Evidence+TTA-M", lambda config: EvidenceMethod(evidence_recipe(config), adapt=ADAPTATIONS)
     ),
     "talon": Entry("ablation", "TALON", lambda config: talon_row(config, True, None)),
     "baseline": Entry("ablation", "Baseline", lambda config: talon_row(config, False, ())),

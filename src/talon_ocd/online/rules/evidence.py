@@ -6,28 +6,27 @@ An image joins category k when
 
 that is when its posterior is the largest of all K categories, equally likely a priori, and of a new one: the chance
 that image t + 1 is the first of its category falls with the number of answers, as in a Chinese restaurant. α is what
-the rehearsal found missing. Every answer changes its category at once, so that the rule is sequential; inside a batch
-one product scores all categories, and after each answer only the category that changed is scored again.
+the rehearsal found missing. Every answer changes its category at once, so that the rule is sequential; ``in_turn.py``
+answers many images at once all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import log
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from talon_ocd.config import EvidenceConfig
 from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance
-from talon_ocd.online.rules.assignment import Assignment, Floats, Ints, Row
+from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
+from talon_ocd.online.rules.in_turn import Batch
 
-NOBODY = -1e3
-"""Log-odds of a category that is not there; JSON has no infinity."""
+TOGETHER = 64
+"""Images that are answered by one product; the answers don't depend on it."""
 
 
 @dataclass(frozen=True)
@@ -92,26 +91,17 @@ class EvidenceRule:
 
     def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
-        coordinates = self.beliefs.model.coordinates(features)
-        screened = self.beliefs.screen(_squares(coordinates))
-        rows = [self._answer(row, scores) for row, scores in zip(coordinates, screened, strict=True)]
-        return Assignment.from_rows(rows)
+        return self._batch(self.beliefs.model.coordinates(features)).look()
 
     def assign(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
         """Answer unit features ``(B, D)`` one after another and learn from each."""
         coordinates = self.beliefs.model.coordinates(features)
-        squares = _squares(coordinates)
-        before = self.beliefs.size
-        scores = np.full((len(coordinates), before + len(coordinates)), np.inf, np.float32)
-        scores[:, :before] = self.beliefs.screen(squares)
-        rows = []
-        for number, coordinate in enumerate(coordinates):
-            row = self._answer(coordinate, scores[number, : self.beliefs.size])
-            rows.append(row)
-            changed = self._remember(row, coordinate)
-            if changed is not None:
-                scores[number + 1 :, changed] = self.beliefs.screen(squares[number + 1 :], np.array([changed]))[:, 0]
-        answers = Assignment.from_rows(rows)
+        parts = []
+        for start in range(0, len(coordinates), TOGETHER):
+            part = self._batch(coordinates[start : start + TOGETHER]).answer()
+            self.answered += len(part)
+            parts.append(part)
+        answers = Assignment.joined(parts)
         if self.learns:
             self.recent.add(coordinates, answers.ids)
         return answers
@@ -126,7 +116,8 @@ class EvidenceRule:
         """Offer recent images to all categories once more; returns how many moved to another one."""
         if not self.learns or not self.config.sweeps:
             return 0
-        return self.recent.rethink(self.beliefs, self._hurdle(), self.config.sweeps)
+        hurdle = self._hurdle(np.array([self.beliefs.living]), np.zeros(1, np.int64))
+        return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps)
 
     def merges(self, most: int = 20) -> list[tuple[int, int, float]]:
         """Return pairs of categories, one of them discovered, that are rather one than two, surest first."""
@@ -162,44 +153,11 @@ class EvidenceRule:
         self.recent.load_state_dict(parts["recent"])
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
 
-    def _hurdle(self) -> float:
-        """Return what the evidence must reach against a new category now."""
-        chance = self.config.concentration / (self.config.concentration + self.answered)
-        return self.offset + log(max(self.beliefs.living, 1)) + log(chance)
+    def _batch(self, coordinates: Floats) -> Batch:
+        return Batch(self.beliefs, coordinates, self._hurdle, self.learns)
 
-    def _answer(self, coordinate: Floats, scores: npt.NDArray[np.float32]) -> Row:
-        """Return one row of an assignment; ``scores`` ``(K,)`` screen, the two best are weighed exactly."""
-        best = _two_smallest(scores)
-        odds = self.beliefs.log_odds(np.broadcast_to(coordinate, (len(best), len(coordinate))), best) - self._hurdle()
-        order = np.lexsort((best, -odds))
-        ranked = [(int(best[i]), max(float(odds[i]), NOBODY)) for i in order] + [(-1, NOBODY)] * (2 - len(best))
-        (first, first_odds), (second, second_odds) = ranked
-        if first >= 0 and first_odds >= self.threshold:
-            return first, False, first_odds, second, second_odds
-        return self.beliefs.size, True, first_odds, first, first_odds
-
-    def _remember(self, row: Row, coordinate: Floats) -> int | None:
-        """Learn from one answer; returns the category that changed."""
-        self.answered += 1
-        category, founded, *_ = row
-        if founded:
-            return self.beliefs.found(coordinate)
-        if self.learns:
-            self.beliefs.join(category, coordinate)
-            return category
-        return None
-
-
-def _squares(coordinates: Floats) -> npt.NDArray[np.float32]:
-    return np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32)
-
-
-def _two_smallest(scores: npt.NDArray[np.float32]) -> Ints:
-    """Return where the two smallest are ``(0 to 2,)``, the smaller first."""
-    if len(scores) < 3:
-        return np.argsort(scores, kind="stable").astype(np.int64)
-    first = int(scores.argmin())
-    kept, scores[first] = scores[first], np.inf
-    second = int(scores.argmin())
-    scores[first] = kept
-    return np.array([first, second])
+    def _hurdle(self, living: Ints, answers: Ints) -> Floats:
+        """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
+        chance = self.config.concentration / (self.config.concentration + self.answered + answers)
+        hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + np.log(chance)
+        return hurdle
