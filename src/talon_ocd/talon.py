@@ -115,17 +115,23 @@ class Talon:
             )
         return self._threshold
 
-    def stream(self, threshold: float | str | None = None, adapt: str | None = None) -> DiscoveryStream:
+    def stream(
+        self, threshold: float | str | None = None, adapt: str | None = None, finer: float = 0.0
+    ) -> DiscoveryStream:
         """Open a stream; it adapts copies, so that streams of one model never meet.
 
         Args:
-            threshold: a number, ``auto`` (chosen by rehearsal in ``fit``), or ``None`` for the model's own.
+            threshold: a cosine for TALON's rule, ``auto`` (what ``fit`` found), or ``None`` for the model's own.
             adapt: ``prototypes``, ``encoder``, ``prototypes,encoder`` or ``none``; ``None`` for the model's own.
+            finer: nats that evidence must reach besides what was rehearsed: 3 gives more categories, -3 fewer.
         """
+        if finer and (self.evidence is None or threshold not in (None, "auto")):
+            raise ConfigError(f"finer={finer:g} is for streams that decide by evidence; give a threshold instead.")
         online = self.config.online if adapt is None else replace(self.config.online, adapt=parse_adapt(adapt))
         memory = self.memory.copy()
         if self.evidence is not None and threshold in (None, "auto"):
-            rule = EvidenceRule(self.evidence, self.config.evidence, "prototypes" in online.adapt)
+            evidence = self.evidence.with_offset(self.evidence.offset + finer)
+            rule = EvidenceRule(evidence, self.config.evidence, "prototypes" in online.adapt)
             return DiscoveryStream(self.backbone, memory, online, self.names, rule=rule)
         online = replace(online, threshold=self._resolve(threshold))
         return DiscoveryStream(self.backbone, memory, online, self.names)

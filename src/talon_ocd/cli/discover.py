@@ -43,13 +43,16 @@ def discover(
     threshold: Annotated[
         str | None, typer.Option("--threshold", help="auto (what fit found) or a cosine (TALON's rule).")
     ] = None,
+    finer: Annotated[
+        float, typer.Option("--finer", help="Nats of evidence: 3 gives more categories, -3 fewer.", show_default=False)
+    ] = 0.0,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     talon = Talon.from_pretrained(model)
-    online = talon.stream(threshold, adapt)
+    online = talon.stream(threshold, adapt, finer)
     lazy = data == "-"
     if lazy and shuffle:
         raise ConfigError("--shuffle needs all images before the first answer; paths on stdin come one by one.")

@@ -1,0 +1,180 @@
+"""Answers to a batch by evidence, as if its images came one by one (layer: online).
+
+Every answer changes the category that later images meet. There is no loop over images, though: all answers are guessed,
+then every image is answered again in front of the categories as the guesses before it would leave them, until no answer
+changes. An answer is right once the guesses before it are, and the first one is right from the start; so what stays is
+what one answer after another would have been. A few rounds do, because few images of a batch hang together.
+
+*Codes* name categories inside a batch: 0 .. K-1 were there before, K + i is one that image i founds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from talon_ocd.memory.beliefs import Beliefs, Floats32, Prediction, screened
+from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
+
+NOBODY = -1e3
+"""Log-odds of a category that is not there; JSON has no infinity."""
+Bools = npt.NDArray[np.bool_]
+Hurdle = Callable[[Ints, Ints], Floats]
+"""``(categories, answers) -> nats`` that evidence must reach, given how many of both came before an image ``(B,)``."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Categories as images leave them: row i is the category of image i, with image i in it.
+
+    Attributes:
+        codes: the categories ``(B,)``.
+        counts: members by then ``(B,)``.
+        sums: sums of their coordinates ``(B, d)``.
+        prediction: where next members are expected then.
+        met: whether image j meets the category like this ``(B, B)``, j first.
+        first: whether the image is the first to change its category ``(B,)``.
+        last: whether it is the last ``(B,)``.
+    """
+
+    codes: Ints
+    counts: Floats
+    sums: Floats
+    prediction: Prediction
+    met: Bools
+    first: Bools
+    last: Bools
+
+
+@dataclass(frozen=True)
+class Round:
+    """Answers ``(B,)`` to all images as codes, and codes and log-odds of the two best categories ``(B, 2)``."""
+
+    codes: Ints
+    best: Ints
+    odds: Floats
+
+
+class Batch:
+    """Images ``(B, d)`` in front of categories."""
+
+    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, learns: bool) -> None:
+        self.beliefs, self.hurdle, self.learns = beliefs, hurdle, learns
+        self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
+        self._earlier = self._order < self._order[:, None]
+        self._new = beliefs.model.new_surprise(coordinates)
+        self._squares: Floats32 = np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32)
+        self._screened = beliefs.screen(self._squares)
+
+    def look(self) -> Assignment:
+        """Answer every image as if it came next."""
+        found = self._round(None)
+        return self._assignment(found, np.minimum(found.codes, self._size), found.best)
+
+    def answer(self) -> Assignment:
+        """Answer one image after another and let the beliefs learn from all of them."""
+        found = self._round(None)
+        while True:
+            left = self._left(found.codes)
+            again = self._round(left)
+            if np.array_equal(again.codes, found.codes):
+                break
+            found = again
+        fresh = self._size - 1 + np.cumsum(self._founded(found.codes))
+        ids = np.concatenate([np.arange(self._size), fresh, [-1]])  # the last one is for code -1, nobody
+        self.beliefs.put(ids[left.codes[left.last]], left.counts[left.last], left.sums[left.last])
+        return self._assignment(again, ids[again.codes], ids[again.best])
+
+    def _founded(self, codes: Ints) -> Bools:
+        founded: Bools = codes == self._size + self._order
+        return founded
+
+    def _left(self, codes: Ints) -> Left:
+        """Work out how images would leave their categories if codes ``(B,)`` were the answers."""
+        changes = self._founded(codes) | self.learns
+        same = (codes == codes[:, None]) & changes & changes[:, None]
+        earlier, later = same & self._earlier, same & self._earlier.T
+        counts = 1.0 + earlier.sum(axis=1)
+        sums = self._coordinates + earlier.astype(np.float64) @ self._coordinates
+        old = codes < self._size
+        counts[old] += self.beliefs.counts[codes[old]]
+        sums[old] += self.beliefs.sums[codes[old]]
+        last = ~later.any(axis=1)
+        until = np.where(last, len(codes), later.argmax(axis=1))
+        met = self._earlier & changes & (self._order[:, None] <= until)
+        first = changes & ~earlier.any(axis=1)
+        return Left(codes, counts, sums, self.beliefs.predict(counts, sums), met, first, changes & last)
+
+    def _round(self, left: Left | None) -> Round:
+        """Answer every image in front of the categories that those before it left, or as if there were none."""
+        columns = _two_smallest(self._scores(left))
+        best, odds = columns.copy(), self._odds(columns, left)
+        if left is not None:
+            fresh = columns >= self._size
+            best[fresh] = left.codes[columns[fresh] - self._size]
+        tied = (odds[:, 1] == odds[:, 0]) & (best[:, 1] >= 0) & (best[:, 1] < best[:, 0])
+        swap = tied | (odds[:, 1] > odds[:, 0])
+        best[swap], odds[swap] = best[swap, ::-1], odds[swap, ::-1]
+        codes = np.where(odds[:, 0] >= 0.0, best[:, 0], self._size + self._order)
+        while not np.array_equal(codes, followed := self._followed(codes)):
+            codes = followed
+        return Round(codes, best, odds)
+
+    def _followed(self, codes: Ints) -> Ints:
+        """Send images after a founder that joins another category by now."""
+        followed, fresh = codes.copy(), codes >= self._size
+        followed[fresh] = codes[codes[fresh] - self._size]
+        return followed
+
+    def _scores(self, left: Left | None) -> Floats32:
+        """Return scores ``(B, K + B)`` of categories as they were before, and as each image left its own."""
+        batch = len(self._order)
+        scores = np.empty((batch, self._size + max(batch, 2)), np.float32)
+        scores[:, : self._size], scores[:, self._size :] = self._screened, np.inf
+        if left is not None:
+            columns = screened(self._squares, self.beliefs.screen_rows(left.prediction))
+            np.copyto(scores[:, self._size : self._size + batch], columns, where=left.met)
+            leaving = np.flatnonzero(left.first & (left.codes < self._size))
+            was = scores[:, left.codes[leaving]]
+            was[self._order[:, None] > leaving] = np.inf
+            scores[:, left.codes[leaving]] = was
+        return scores
+
+    def _odds(self, columns: Ints, left: Left | None) -> Floats:
+        """Return exact log-odds ``(B, 2)`` of scored columns ``(B, 2)`` against a new category, the prior included."""
+        flat = columns.ravel()
+        levels, means = np.zeros(len(flat), np.int64), np.zeros((len(flat), self.beliefs.model.size))
+        living, answered = np.full(len(columns), self.beliefs.living), 0 * self._order
+        sources = [(self.beliefs.prediction, (flat >= 0) & (flat < self._size), 0)]
+        if left is not None:
+            sources.append((left.prediction, flat >= self._size, self._size))
+            founded = self._founded(left.codes)
+            living, answered = living + np.cumsum(founded) - founded, self._order
+        for prediction, there, start in sources:
+            levels[there] = prediction.levels[flat[there] - start]
+            means[there] = prediction.means[flat[there] - start]
+        density = self.beliefs.log_density(np.repeat(self._coordinates, 2, axis=0), Prediction(levels, means))
+        odds: Floats = density.reshape(-1, 2) + (self._new - self.hurdle(living, answered))[:, None]
+        return odds
+
+    def _assignment(self, found: Round, ids: Ints, best: Ints) -> Assignment:
+        """Return answers ``(B,)`` with ids; who founds a category has the best of the others for its runner-up."""
+        founded = self._founded(found.codes)
+        odds = np.maximum(found.odds, NOBODY)
+        runner_ups = np.where(founded, best[:, 0], best[:, 1])
+        return Assignment(ids, founded, odds[:, 0], runner_ups, np.where(founded, odds[:, 0], odds[:, 1]))
+
+
+def _two_smallest(scores: Floats32) -> Ints:
+    """Return where the two smallest of each row ``(B, N)`` are ``(B, 2)``, -1 for infinity; spoils ``scores``."""
+    rows = np.arange(len(scores))
+    first = scores.argmin(axis=1)
+    smallest = scores[rows, first]
+    scores[rows, first] = np.inf
+    second = scores.argmin(axis=1)
+    found = np.stack([first, second], axis=1)
+    found[np.isinf(np.stack([smallest, scores[rows, second]], axis=1))] = -1
+    return found
