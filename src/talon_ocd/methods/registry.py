@@ -22,7 +22,7 @@ from talon_ocd.methods.mldg import MldgRecipe
 from talon_ocd.methods.phe import PheMethod, PheRecipe
 from talon_ocd.methods.slc import SlcMethod
 from talon_ocd.methods.sync import SyncMethod
-from talon_ocd.methods.talon import NEVER, TalonMethod, TalonRecipe, talon_config, talon_row
+from talon_ocd.methods.talon import NEVER, TalonMethod, TalonRecipe, adapter_row, talon_config, talon_row
 
 Build = Callable[[TalonConfig], Method]
 
@@ -68,30 +68,12 @@ REGISTRY: dict[str, Entry] = {
         "Closed set (floor)",
         lambda config: TalonMethod(TalonRecipe(talon_config(config)), (), threshold=NEVER),
     ),
-    "tent": Entry(
-        "adapter", "MLC+TENT", lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("encoder",), "tent")
-    ),
-    "aeo": Entry(
-        "adapter", "MLC+AEO", lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("encoder",), "aeo")
-    ),
-    "ostta": Entry(
-        "adapter", "MLC+OSTTA", lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("encoder",), "ostta")
-    ),
-    "tta-p-tent": Entry(
-        "adapter",
-        "MLC+TTA-P+TENT",
-        lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("prototypes", "encoder"), "tent"),
-    ),
-    "tta-p-aeo": Entry(
-        "adapter",
-        "MLC+TTA-P+AEO",
-        lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("prototypes", "encoder"), "aeo"),
-    ),
-    "tta-p-ostta": Entry(
-        "adapter",
-        "MLC+TTA-P+OSTTA",
-        lambda config: TalonMethod(TalonRecipe(talon_config(config)), ("prototypes", "encoder"), "ostta"),
-    ),
+    "tent": Entry("adapter", "MLC+TENT", lambda config: adapter_row(config, ("encoder",), "tent")),
+    "aeo": Entry("adapter", "MLC+AEO", lambda config: adapter_row(config, ("encoder",), "aeo")),
+    "ostta": Entry("adapter", "MLC+OSTTA", lambda config: adapter_row(config, ("encoder",), "ostta")),
+    "tta-p-tent": Entry("adapter", "MLC+TTA-P+TENT", lambda config: adapter_row(config, ADAPTATIONS, "tent")),
+    "tta-p-aeo": Entry("adapter", "MLC+TTA-P+AEO", lambda config: adapter_row(config, ADAPTATIONS, "aeo")),
+    "tta-p-ostta": Entry("adapter", "MLC+TTA-P+OSTTA", lambda config: adapter_row(config, ADAPTATIONS, "ostta")),
     "smile": Entry("hash", "SMILE", lambda config: HashMethod(SmileRecipe())),
     "smile-16": Entry("hash", "SMILE, 16 bits", lambda config: HashMethod(SmileRecipe(bits=16))),
     "smile-32": Entry("hash", "SMILE, 32 bits", lambda config: HashMethod(SmileRecipe(bits=32))),

@@ -165,6 +165,11 @@ def talon_row(config: TalonConfig, margin: bool, adapt: tuple[Adaptation, ...] |
     return TalonMethod(TalonRecipe(config.override(classifier="margin" if margin else plain)), adapt)
 
 
+def adapter_row(config: TalonConfig, adapt: tuple[Adaptation, ...], adapter: str) -> TalonMethod:
+    """Return TALON with another loss for its encoder, trained with margin as the paper's comparison is."""
+    return replace(talon_row(config, True, adapt), adapter=adapter)
+
+
 def talon_config(config: TalonConfig) -> TalonConfig:
     """Return the settings for TALON's rule: on a preset that decides by evidence, TALON is still TALON."""
     if config.online.rule == "cosine":
