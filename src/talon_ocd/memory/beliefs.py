@@ -64,6 +64,7 @@ class Beliefs:
         self._levels, self._means = np.zeros(len(counts), np.int64), np.zeros(sums.shape)
         self._screen = np.zeros((len(counts), 2 * model.size + 1), np.float32)
         self._refresh(np.arange(self.size))
+        self._grow(max(self.size, 1))
 
     @property
     def counts(self) -> Floats:
@@ -75,10 +76,9 @@ class Beliefs:
         """Sums of members' coordinates ``(K, d)``, a view."""
         return self._sums[: self.size]
 
-    @property
-    def prediction(self) -> Prediction:
-        """Where the next members of all categories are expected; views."""
-        return Prediction(self._levels[: self.size], self._means[: self.size])
+    def prediction(self, categories: Ints) -> Prediction:
+        """Say where the next members of categories ``(L,)`` are expected."""
+        return Prediction(self._levels[categories], self._means[categories])
 
     def found(self, member: Floats) -> int:
         """Make a category of one member ``(d,)``; returns its id."""
@@ -141,10 +141,17 @@ class Beliefs:
         density[prediction.levels == 0] = -np.inf
         return density
 
+    def log_density_of_scores(self, scores: Floats) -> Floats:
+        """Return what ``log_density`` would be, were the scores ``(B,)`` of ``screen`` exact."""
+        if np.isinf(self.model.tail):
+            return -0.5 * scores
+        tail, size = self.model.tail, self.model.size
+        density: Floats = -0.5 * (tail + size) * np.log(np.maximum(scores, tail) / tail)
+        return density
+
     def log_odds(self, coordinates: Floats, categories: Ints) -> Floats:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""
-        prediction = Prediction(self._levels[categories], self._means[categories])
-        return self.log_density(coordinates, prediction) + self.model.new_surprise(coordinates)
+        return self.log_density(coordinates, self.prediction(categories)) + self.model.new_surprise(coordinates)
 
     def copy(self) -> Beliefs:
         """Return an independent copy."""
@@ -186,7 +193,7 @@ class Beliefs:
 
 def screened(squares: Floats32, rows: Floats32) -> Floats32:
     """Return products ``(B, L)`` of ``z, z²`` ``(B, 2d)`` with rows of ``Beliefs.screen_rows`` ``(L, 2d + 1)``."""
-    result: Floats32 = squares @ rows[:, :-1].T
+    result: Floats32 = (torch.from_numpy(squares) @ torch.from_numpy(rows[:, :-1]).T).numpy()  # faster than numpy's
     result += rows[:, -1]
     return result
 

@@ -45,9 +45,11 @@ class TwoCovariance:
 
     def coordinates(self, features: Tensor) -> Floats:
         """Return coordinates ``(B, d)`` of unit features ``(B, D)``; in float64: no batch size shows in them."""
-        centred = features.detach().numpy().astype(np.float64) - self.centre
+        centred = features.detach().numpy().astype(np.float64)
+        centred -= self.centre
         lengths = np.sqrt(np.einsum("bd,bd->b", centred, centred))
-        result: Floats = (centred / lengths.clip(min=1e-12)[:, None]) @ self.transform
+        result: Floats = (torch.from_numpy(centred) @ torch.from_numpy(self.transform)).numpy()  # faster than numpy's
+        result /= lengths.clip(min=1e-12)[:, None]
         return result
 
     def predictive(self, counts: Floats, sums: Floats) -> tuple[Floats, Floats, Floats]:

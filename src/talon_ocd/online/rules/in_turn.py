@@ -76,26 +76,36 @@ class Batch:
 
     def answer(self) -> Assignment:
         """Answer one image after another and let the beliefs learn from all of them."""
-        found = self._round(None)
+        codes = self._guess()
         while True:
-            left = self._left(found.codes)
-            again = self._round(left)
-            if np.array_equal(again.codes, found.codes):
+            left = self._left(codes)
+            found = self._round(left)
+            if np.array_equal(found.codes, codes):
                 break
-            found = again
-        fresh = self._size - 1 + np.cumsum(self._founded(found.codes))
+            codes = found.codes
+        fresh = self._size - 1 + np.cumsum(self._founded(codes))
         ids = np.concatenate([np.arange(self._size), fresh, [-1]])  # the last one is for code -1, nobody
-        self.beliefs.put(ids[left.codes[left.last]], left.counts[left.last], left.sums[left.last])
-        return self._assignment(again, ids[again.codes], ids[again.best])
+        self.beliefs.put(ids[codes[left.last]], left.counts[left.last], left.sums[left.last])
+        return self._assignment(found, ids[codes], ids[found.best])
 
     def _founded(self, codes: Ints) -> Bools:
         founded: Bools = codes == self._size + self._order
         return founded
 
+    def _guess(self) -> Ints:
+        """Return codes ``(B,)`` as if every image came next, from scores alone."""
+        if not self._size:
+            return self._size + self._order
+        best = self._screened.argmin(axis=1)
+        density = self.beliefs.log_density_of_scores(self._screened[self._order, best].astype(np.float64))
+        joins = density + self._new >= self.hurdle(np.full(len(best), self.beliefs.living), self._order)
+        return np.where(joins, best, self._size + self._order)
+
     def _left(self, codes: Ints) -> Left:
         """Work out how images would leave their categories if codes ``(B,)`` were the answers."""
         changes = self._founded(codes) | self.learns
-        same = (codes == codes[:, None]) & changes & changes[:, None]
+        changed = np.where(changes, codes, -1 - self._order)  # who changes nothing has nothing in common with anybody
+        same = changed == changed[:, None]
         earlier, later = same & self._earlier, same & self._earlier.T
         counts = 1.0 + earlier.sum(axis=1)
         sums = self._coordinates + earlier.astype(np.float64) @ self._coordinates
@@ -146,17 +156,16 @@ class Batch:
     def _odds(self, columns: Ints, left: Left | None) -> Floats:
         """Return exact log-odds ``(B, 2)`` of scored columns ``(B, 2)`` against a new category, the prior included."""
         flat = columns.ravel()
-        levels, means = np.zeros(len(flat), np.int64), np.zeros((len(flat), self.beliefs.model.size))
+        prediction = self.beliefs.prediction(np.where(flat < self._size, flat, 0))
         living, answered = np.full(len(columns), self.beliefs.living), 0 * self._order
-        sources = [(self.beliefs.prediction, (flat >= 0) & (flat < self._size), 0)]
         if left is not None:
-            sources.append((left.prediction, flat >= self._size, self._size))
+            fresh = np.flatnonzero(flat >= self._size)
+            prediction.levels[fresh] = left.prediction.levels[flat[fresh] - self._size]
+            prediction.means[fresh] = left.prediction.means[flat[fresh] - self._size]
             founded = self._founded(left.codes)
             living, answered = living + np.cumsum(founded) - founded, self._order
-        for prediction, there, start in sources:
-            levels[there] = prediction.levels[flat[there] - start]
-            means[there] = prediction.means[flat[there] - start]
-        density = self.beliefs.log_density(np.repeat(self._coordinates, 2, axis=0), Prediction(levels, means))
+        prediction.levels[flat < 0] = 0
+        density = self.beliefs.log_density(np.repeat(self._coordinates, 2, axis=0), prediction)
         odds: Floats = density.reshape(-1, 2) + (self._new - self.hurdle(living, answered))[:, None]
         return odds
 
