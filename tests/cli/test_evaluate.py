@@ -52,7 +52,21 @@ def test_presets_run(preset: str, incoming_folder: Path, tmp_path: Path) -> None
     words = ("evaluate", "-d", "folder", "--root", incoming_folder, "-p", preset, "--seeds", 0, "-o", tmp_path, *QUICK)
     assert talon(*words).code == 0
     (row,) = rows(tmp_path)
-    assert row["threshold"] == 0.75 and row["preset"] == preset
+    assert row["method"] == "talon" and row["threshold"] == 0.75 and row["preset"] == preset
+
+
+def test_evidence_is_measured_by_default_unless_a_number_means_the_rule_of_talon(
+    incoming_folder: Path, tmp_path: Path
+) -> None:
+    words = ("evaluate", "-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", 0, *QUICK, "--report")
+    assert talon(*words, "-o", tmp_path / "evidence").code == 0
+    (row,) = rows(tmp_path / "evidence")
+    assert (row["method"], row["threshold"]) == ("evidence", 0) and set(row["rethought"]) >= {"strict", "moved"}
+    lines = next((tmp_path / "evidence").rglob("decisions.jsonl")).read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["unit"] for line in lines} == {"log-odds"}
+    assert talon(*words, "--threshold", 0.8, "-o", tmp_path / "number").code == 0
+    (row,) = rows(tmp_path / "number")
+    assert (row["method"], row["threshold"]) == ("talon", 0.8) and "rethought" not in row
 
 
 def test_settings_of_methods_and_sweeps(incoming_folder: Path, tmp_path: Path) -> None:

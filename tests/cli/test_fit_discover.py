@@ -20,6 +20,7 @@ QUICK = ("--backbone", "tiny-vit", "--image-size", 16, "--epochs", 1, "--set", "
 CONSTANT = (*QUICK, "--threshold", 0.9)
 FIELDS = [
     "index", "source", "category", "name", "verdict", "similarity", "threshold", "runner_up", "runner_up_similarity",
+    "unit",
 ]  # fmt: skip
 
 
@@ -33,8 +34,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def test_fit_then_discover(known_folder: Path, incoming_folder: Path, tmp_path: Path) -> None:
-    ended = talon("fit", known_folder, "-o", tmp_path / "model", *QUICK, "--set", "calibration.grid=8")
-    assert ended.code == 0 and "4 known classes from 80 images" in ended.out and "(rehearsed)" in ended.out
+    ended = talon("fit", known_folder, "-o", tmp_path / "model", *QUICK, "--set", "calibration.rounds=1")
+    assert ended.code == 0 and "4 known classes from 80 images" in ended.out and "decides by evidence" in ended.out
     assert not (tmp_path / "model" / fit_module.CHECKPOINT).exists()
     ended = talon("discover", incoming_folder, "-m", tmp_path / "model", "-o", tmp_path / "out", "--threshold", "auto")
     assert ended.code == 0 and "100 images: " in ended.out and "strict accuracy" in ended.out
@@ -45,8 +46,21 @@ def test_fit_then_discover(known_folder: Path, incoming_folder: Path, tmp_path: 
     facts = summary(tmp_path / "out")
     assert facts["images"] == 100 and facts["skipped"]["count"] == 0 and not facts["stopped_early"]
     assert facts["metrics"]["strict"]["all"] <= facts["metrics"]["greedy"]["all"]
-    assert facts["threshold"] == found[0]["threshold"]
+    assert (facts["rule"], facts["threshold"]) == (found[0]["unit"], found[0]["threshold"]) == ("log-odds", 0)
+    thoughts = json.loads((tmp_path / "out" / "second_thoughts.json").read_text(encoding="utf-8"))
+    assert (facts["proposed_moves"], facts["proposed_merges"]) == (len(thoughts["moves"]), len(thoughts["merges"]))
     assert "<html" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_rule_of_talon_rehearses_a_threshold(known_folder: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    rule = ("--set", "online.rule=cosine", "--set", "calibration.grid=8")
+    ended = talon("fit", known_folder, "-o", tmp_path / "model", *QUICK, *rule)
+    assert ended.code == 0 and "(rehearsed)" in ended.out and "evidence" not in ended.out
+    words = ("-m", tmp_path / "model", "-o", tmp_path / "out", "--threshold", "auto", "-q")
+    assert talon("discover", incoming_folder, *words).code == 0
+    facts = summary(tmp_path / "out")
+    assert facts["rule"] == "cosine" and facts["threshold"] == Talon.from_pretrained(tmp_path / "model").threshold
+    assert not (tmp_path / "out" / "second_thoughts.json").exists()
 
 
 def test_the_command_gives_the_answers_of_the_library(incoming_folder: Path, model: Path, tmp_path: Path) -> None:
@@ -204,7 +218,7 @@ def test_a_damaged_model_is_refused(incoming_folder: Path, model: Path, tmp_path
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk(incoming_folder: Path, model: Path, tmp_path: Path) -> None:
     (tmp_path / "decisions.jsonl").symlink_to("/dev/full")
-    for old in ("summary.json", "report.html"):
+    for old in ("summary.json", "report.html", "second_thoughts.json"):
         (tmp_path / old).write_text("old")
     said = refused("discover", incoming_folder, "-m", model, "-o", tmp_path)
     assert "the disk is full" in said and "the first 0 decisions are safe in it" in said

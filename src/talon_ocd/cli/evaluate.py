@@ -43,11 +43,14 @@ def evaluate(
         typer.Option("--root", help="Where data sets are: a folder, or NAME=FOLDER for each. Default: $TALON_DATA."),
     ] = None,
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--method", "-m", help="Methods, groups or Python files with commas: talon,phe,ablation,./my.py; all."
+            "--method",
+            "-m",
+            help="Methods, groups or Python files with commas: talon,phe,ablation,./my.py; all. "
+            "Default: the one that the settings are for, evidence or talon.",
         ),
-    ] = "evidence",
+    ] = None,
     known: Annotated[
         str | None, typer.Option("--known", help="How many classes are known, or a file that lists them.")
     ] = None,
@@ -89,13 +92,14 @@ def evaluate(
     quiet: choices.QuietOption = False,
 ) -> None:
     """Measure discovery on labelled data sets: every method under exactly the same protocol."""
-    names = _methods(method)
+    names = [] if method is None else _methods(method)
     encoder = choices.backbone_from(backbone, image_size, aspect)
     shared, own = choices.split_settings(settings, REGISTRY)
     full = choices.config_from(
         preset, encoder.family, config, shared,
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
     )  # fmt: skip
+    names = names or ["evidence" if full.online.by_evidence else "talon"]  # a preset or a number may mean TALON's rule
     cells = [cell for name in names for cell in _cells(name, full, epochs, own, sweep or [])]
     stream = cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario))
     rule = cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule))
