@@ -1,4 +1,6 @@
+import sys
 from dataclasses import dataclass
+from itertools import combinations
 from math import log
 from typing import Any
 
@@ -370,23 +372,26 @@ def test_known_classes_are_merged_with_discovered_ones_only() -> None:
     assert rule.merges() == []
 
 
-def test_the_surest_merges_come_first() -> None:
+@pytest.mark.parametrize("block", [2**20, 7])
+def test_the_surest_merges_come_first(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["talon_ocd.memory.merges"], "BLOCK", block)
     random = np.random.default_rng(0)
-    rule = plain_rule([5.0], [NORTH])
-    for angle in random.uniform(0.0, 2 * np.pi, 120):
-        rule.beliefs.found(10.0 * np.array([np.cos(angle), np.sin(angle)]))
+    rule = plain_rule([5.0, 5.0, 70.0, 0.0], [NORTH, NORTH, EAST, WEST])
+    for angle, count in zip(random.uniform(0.0, 2 * np.pi, 60), random.choice([1.0, 2.0, 3.0, 60.0], 60), strict=True):
+        place = 10.0 * np.array([np.cos(angle), np.sin(angle)])
+        rule.beliefs.put(np.array([rule.beliefs.size]), np.array([count]), count * place[None])
     every = rule.merges(most=10**6)
-    odds = [pair[2] for pair in every]
-    assert odds == sorted(odds, reverse=True) and odds[-1] > 0.0
-    assert rule.merges() == every[:20] and rule.merges(most=3) == every[:3]
     counts, sums = rule.beliefs.counts, rule.beliefs.sums
     slow = {
         (a, b): float(PLAIN.same(counts[[a]], sums[[a]], counts[[b]], sums[[b]])[0])
-        for a in range(121)
-        for b in range(a + 1, 121)
+        for a, b in combinations(np.flatnonzero(counts).tolist(), 2)
+        if b >= 4
     }
-    assert {pair[:2] for pair in every} == {pair for pair, value in slow.items() if value > 0.0}
-    np.testing.assert_allclose(odds, [slow[pair[0], pair[1]] for pair in every], atol=1e-9)
+    assert {pair[:2] for pair in every} == {pair for pair, odds in slow.items() if odds > 0.0}
+    odds = [pair[2] for pair in every]
+    np.testing.assert_allclose(odds, [slow[first, second] for first, second, _ in every], atol=1e-9)
+    assert odds == sorted(odds, reverse=True) and len(odds) > 20
+    assert rule.merges() == every[:20] and rule.merges(most=3) == every[:3]
 
 
 # Saved evidence -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Memory: sufficient statistics of every category, exact search over them, and their update from the stream."""
 
 from talon_ocd.memory.beliefs import Beliefs
+from talon_ocd.memory.merges import merges
 from talon_ocd.memory.prototypes import PrototypeMemory
 from talon_ocd.memory.recent import Recent
 from talon_ocd.memory.refine import Groups, moved, refine
@@ -14,6 +15,7 @@ __all__ = [
     "PrototypeMemory",
     "Recent",
     "TwoCovariance",
+    "merges",
     "moved",
     "nearest_two",
     "refine",

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from talon_ocd.config import EvidenceConfig
-from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance
+from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance, merges
 from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 from talon_ocd.online.rules.in_turn import Batch
 
@@ -121,18 +121,7 @@ class EvidenceRule:
 
     def merges(self, most: int = 20) -> list[tuple[int, int, float]]:
         """Return pairs of categories, one of them discovered, that are rather one than two, surest first."""
-        found = np.flatnonzero(self.beliefs.counts > 0.0)
-        first, second = np.triu_indices(len(found), 1)
-        keep = found[second] >= self.beliefs.known
-        first, second = found[first[keep]], found[second[keep]]
-        pairs: list[tuple[int, int, float]] = []
-        counts, sums = self.beliefs.counts, self.beliefs.sums
-        for start in range(0, len(first), 4096):
-            one, two = first[start : start + 4096], second[start : start + 4096]
-            odds = self.beliefs.model.same(counts[one], sums[one], counts[two], sums[two])
-            good = np.flatnonzero(odds > 0.0)
-            pairs += [(int(one[i]), int(two[i]), float(odds[i])) for i in good]
-        return sorted(pairs, key=lambda pair: -pair[2])[:most]
+        return merges(self.beliefs, most)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return beliefs, recent images and the number of answers, ready for safetensors."""
