@@ -100,6 +100,19 @@ def test_a_damaged_fit_is_trained_again(tmp_path: Path, fits: Counter[str]) -> N
     assert fits["fits"] == 2
 
 
+def test_a_fit_with_evidence_is_read_again(tmp_path: Path, fits: Counter[str]) -> None:
+    def run() -> dict[str, Any]:
+        (row,) = grid(tmp_path, cell("evidence"), seeds=(0,), orders=1).run([DATA])
+        return row
+
+    first = run()
+    for file in (tmp_path / ROWS).rglob("*.json"):
+        file.unlink()
+    again = run()
+    assert fits["fits"] == 1 and first["rethought"] == again["rethought"] and first["along"] == again["along"]
+    assert first["threshold"] == 0 and first["settings"]["recipe"]["config"]["offline"]["keep_pretrained"]
+
+
 def test_rows_of_another_protocol_are_refused(tmp_path: Path) -> None:
     grid(tmp_path, cell("mlc"), seeds=(0,), orders=1).run([DATA])
     other = Dataset("some digits", DATA.items[:-1], DATA.known)

@@ -7,7 +7,7 @@ import torch
 
 from talon_ocd.config import TalonConfig
 from talon_ocd.evaluation.datasets import Dataset
-from talon_ocd.evaluation.protocol import Answers, Experiment, along, default_cache_directory, score
+from talon_ocd.evaluation.protocol import Answers, Experiment, along, default_cache_directory, rethought_ids, score
 from talon_ocd.evaluation.splits import Indices, split
 from talon_ocd.images import memory_item
 from talon_ocd.methods import Method, get_method
@@ -34,8 +34,10 @@ def run(
     return made, made.run(method, made.fit(method.recipe), made.order())
 
 
-def test_a_run_splits_fits_streams_and_scores() -> None:
-    made, answers = run()
+@pytest.mark.parametrize("name", ["talon", "evidence"])
+def test_a_run_splits_fits_streams_and_scores(name: str) -> None:
+    made, answers = run(name)
+    assert answers.unit == {"talon": "cosine", "evidence": "log-odds"}[name]
     parts = split(DATA.items, DATA.known, 0)
     assert answers.order.tolist() == parts.stream.tolist() and len(answers.assignment) == len(parts.stream)
     truth = made.truth[answers.order].tolist()
@@ -53,7 +55,8 @@ def test_a_run_splits_fits_streams_and_scores() -> None:
     assert scores["strict"]["all"] <= scores["greedy"]["all"] + 1e-12
     assert scores["categories"]["found"] == len(set(ids.tolist())) and scores["categories"]["true"] == 8
     assert scores["categories"]["memory"] == answers.memory == 5 + answers.assignment.founded.sum()
-    assert set(answers.seconds) == {"encode_seconds", "decide_seconds", "adapt_seconds", "stream_seconds"}
+    encoder_learns = {"talon": {"adapt_seconds"}, "evidence": set()}[name]
+    assert set(answers.seconds) == {"encode_seconds", "decide_seconds", "stream_seconds", *encoder_learns}
 
 
 def test_a_seed_decides_everything_and_the_given_backbone_stays_untrained() -> None:
@@ -67,7 +70,21 @@ def test_a_seed_decides_everything_and_the_given_backbone_stays_untrained() -> N
     assert all(torch.equal(value, backbone.state_dict()[key]) for key, value in before.items())
 
 
-@pytest.mark.parametrize("name", ["mlc-tta-p", "smile", "phe"])
+def test_second_thoughts_are_scored_apart_from_the_answers() -> None:
+    made, answers = run("evidence", config=CONFIG.override(every=1, adapt_every=16))
+    assert answers.rethought is not None and answers.rethought.moves
+    ids, scores = rethought_ids(answers), made.score(answers)
+    moved = [move.index for move in answers.rethought.moves]
+    assert scores["rethought"]["moved"] == len(moved)
+    assert np.flatnonzero(ids != answers.assignment.ids).tolist() == moved
+    truth = made.truth[answers.order]
+    assert scores["rethought"]["strict"] == asdict(strict_accuracy(truth, ids, DATA.known))
+    assert scores["strict"] == asdict(strict_accuracy(truth, answers.assignment.ids, DATA.known))
+    made, answers = run("talon")
+    assert answers.rethought is None and "rethought" not in made.score(answers)
+
+
+@pytest.mark.parametrize("name", ["evidence", "mlc-tta-p", "smile", "phe"])
 def test_features_that_are_computed_once_give_the_same_answers(name: str) -> None:
     made = experiment()
     method: Method = get_method(name, CONFIG)
