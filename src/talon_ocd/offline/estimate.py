@@ -48,8 +48,7 @@ class Basis:
 
 def can_estimate(labels: Tensor) -> bool:
     """Are there two classes, and a class of two images? Less says nothing about spread."""
-    sizes = np.bincount(labels.numpy())
-    return int((sizes > 0).sum()) >= 2 and int(sizes.max()) >= 2
+    return _show_spread(labels.numpy())
 
 
 def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Evidence:
@@ -105,8 +104,8 @@ def held_out_residuals(features: Floats, labels: Ints, config: EvidenceConfig) -
         own = np.searchsorted(names, labels[held][known])
         residuals = basis(features[held][known]) - means[own]
         parts.append(residuals / np.sqrt(1.0 + 1.0 / sizes[own])[:, None])
-    size = min(part.shape[1] for part in parts)
-    return np.concatenate([part[:, :size] for part in parts])
+    size = min((part.shape[1] for part in parts), default=features.shape[1])
+    return np.concatenate([np.empty((0, size)), *(part[:, :size] for part in parts)])
 
 
 def unseen_residuals(evidence: Evidence, features: Tensor, labels: Tensor) -> Floats:
@@ -181,8 +180,13 @@ def _folds(labels: Ints) -> Iterator[npt.NDArray[np.bool_]]:
     fold[order] = (within_class + np.repeat(np.arange(len(sizes)), sizes)) % FOLDS
     for number in range(FOLDS):
         held = fold == number
-        if held.any() and np.count_nonzero(~held) >= 2:  # one image has no directions
+        if held.any() and _show_spread(labels[~held]):
             yield held
+
+
+def _show_spread(labels: Ints) -> bool:
+    sizes = np.bincount(labels)
+    return int((sizes > 0).sum()) >= 2 and int(sizes.max()) >= 2
 
 
 def _principal(rows: Floats, number: int) -> Floats:
