@@ -12,8 +12,8 @@ from talon_ocd.errors import BackboneError, ConfigError
 
 
 def test_public_names_are_pinned() -> None:
-    expected = ["Backbone", "EfficientNetLite0", "HubBackbone", "Scope", "TinyViT"]
-    assert backbones.__all__ == [*expected, "backbone_from_architecture", "get_backbone", "list_backbones"]
+    classes = ["Backbone", "EfficientNetLite0", "HubBackbone", "Paired", "PairedHead", "Scope", "TinyViT"]
+    assert backbones.__all__ == [*classes, "backbone_from_architecture", "get_backbone", "list_backbones", "paired"]
 
 
 def test_embedded_names_are_listed_first() -> None:
