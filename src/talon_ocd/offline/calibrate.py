@@ -145,7 +145,8 @@ def calibrate(
     """
     config = settings.calibration
     if settings.online.by_evidence:
-        of_evidence = replace(config, held_out=settings.evidence.rehearse_new)
+        share = settings.evidence.rehearse_new
+        of_evidence = replace(config, held_out=share, rounds=max(config.rounds, round(1 / share)))
         folds = list(rehearsals(labels, of_evidence, seed, settings.evidence.rehearse_trained))
     else:
         folds = list(rehearsals(labels, config, seed))
