@@ -27,7 +27,7 @@ class TwoCovariance:
     """The model's parameters.
 
     Attributes:
-        centre: mean of the labelled unit features ``(D,)``.
+        centre: mean of the known classes' mean unit features ``(D,)``.
         transform: from centred unit features to coordinates ``(D, d)``.
         psi: ψ, variance of class means in units of the variance inside a class ``(d,)``.
         tail: ν; infinity makes the distributions Gaussian.

@@ -70,11 +70,11 @@ def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Eviden
 
 def discriminant_basis(features: Floats, labels: Ints, config: EvidenceConfig) -> Basis:
     """Return coordinates of unit features ``(N, D)`` in which S_w is the identity and S_b is diagonal."""
-    centre = features.mean(axis=0)
+    names, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    centre = _class_means(features, position, sizes).mean(axis=0)  # of classes: new ones don't lie around a large one
     rows = _unit(features - centre)
     projection = _principal(rows, min(config.dimensions, features.shape[1], len(features) - 1))
     rows = rows @ projection
-    names, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     means = _class_means(rows, position, sizes)
     residuals = rows - means[position]
     within = residuals.T @ residuals / max(len(rows) - len(names), 1)
