@@ -63,7 +63,7 @@ class Paired(Backbone):
     @property
     def base(self) -> Backbone:
         """The encoder with its one head, as it was before training."""
-        return self._base[0]
+        return self._base[0].with_head(self.head.first)  # also after weights were loaded or moved to a device
 
     def head_parameter_names(self, scope: Scope) -> list[str]:
         """Return the scope's names, of the second head only."""
