@@ -5,6 +5,7 @@ Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote t
     <!-- table NAME [DATA SET] --> ... <!-- end -->       a table of ``talon tables``
     <!-- measured METHOD,METHOD --> ... <!-- end -->      the rows of some methods
     <!-- sweep METHOD,METHOD --> ... <!-- end -->         the same with swept settings
+    <!-- streams --> ... <!-- end -->                     rows of ``streams-*.json``: other data, shares and orders
 
 ``--check`` writes nothing and fails if a page does not hold what it should.
 """
@@ -19,7 +20,8 @@ from talon_ocd.evaluation.rows import Group, Row, group_rows, read_rows
 from talon_ocd.evaluation.tables import make_table
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"<!-- (table|measured|sweep) ([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"<!-- (table|measured|sweep|streams)([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
@@ -49,6 +51,28 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
     return "\n".join(lines)
 
 
+def streams(rows: list[Row]) -> str:
+    """Return a table of one method on other data, other shares of known classes and other orders of the stream."""
+    lines = [
+        "| data set | known of classes | stream | Strict All | Old | New | All after second thoughts "
+        "| categories (true) | old images in new categories | runs |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for group in sorted(group_rows(rows), key=lambda group: (group.first.dataset, str(group.first.get("order")))):
+        first = group.first
+        found, true = group.spread("categories", "found"), group.spread("categories", "true")
+        assert found is not None and true is not None
+        share = f"{first.get('known_classes')} of {first.get('classes')}"
+        accuracy = [percent(group, "strict", part) for part in ("all", "old", "new")]
+        cells = [*accuracy, percent(group, "rethought", "strict", "all"), f"{found.mean:.0f} ({true.mean:.0f})"]
+        sent = percent(group, "sent_to_new", "old")
+        lines.append(
+            f"| {first.dataset} | {share} | {first.get('order', 'kind')} | {' | '.join(cells)} | {sent} "
+            f"| {len(group.rows)} |"
+        )
+    return "\n".join(lines)
+
+
 def percent(group: Group, *names: str) -> str:
     """Return mean ± standard deviation in percent."""
     found = group.spread(*names)
@@ -62,19 +86,21 @@ def filled(text: str, rows: list[Row]) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, words = match[1], match[2].split()
-        if kind in ("measured", "sweep"):
+        if kind == "streams":
+            content = streams(read_rows(sorted(RESULTS.glob("streams-*.json"))).rows)
+        elif kind in ("measured", "sweep"):
             content = measured(words[0].split(","), rows, swept=kind == "sweep")
         else:
             plain = [row for row in rows if not row.variant and row.get("preset") == "official"]
             content = make_table(words[0], plain, words[1] if len(words) > 1 else None).markdown()
-        return f"<!-- {kind} {' '.join(words)} -->\n\n{content.strip()}\n\n<!-- end -->"
+        return f"<!-- {' '.join([kind, *words])} -->\n\n{content.strip()}\n\n<!-- end -->"
 
     return BLOCK.sub(fill, text)
 
 
 def main() -> int:
     """Fill every page, or say which are out of date."""
-    rows = read_rows(sorted((ROOT / "benchmarks" / "results").glob("grid-*.json"))).rows
+    rows = read_rows(sorted(RESULTS.glob("grid-*.json"))).rows
     stale = []
     for page in sorted((ROOT / "docs").rglob("*.md")):
         before = page.read_text(encoding="utf-8")

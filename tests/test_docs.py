@@ -23,7 +23,8 @@ def settings() -> set[str]:
 def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
     named = set(re.findall(rf"\b((?:{'|'.join(SECTIONS)})\.[a-z_]+)\b", text))
-    files = {f"{part}.py" for part in SECTIONS} | {name for name in named if name.split(".")[1] in ("py", "md")}
+    endings = ("py", "md", "safetensors")
+    files = {f"{part}.py" for part in SECTIONS} | {name for name in named if name.split(".")[1] in endings}
     assert named - files - settings() == set()
     assert settings() - named == set()
 
@@ -40,8 +41,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_documented_defaults_are_those_of_the_config() -> None:
     words = "|".join(SECTIONS)
     row = re.compile(rf"\| `({words})\.([a-z_]+)` \| `?([a-z0-9./-]+)`?[^|]* \|$", re.MULTILINE)
-    found = row.findall((DOCS / "method.md").read_text(encoding="utf-8"))
-    assert len(found) > 25
+    found = row.findall("\n".join((DOCS / page).read_text(encoding="utf-8") for page in ("method.md", "evidence.md")))
+    assert len(found) > 35
     for section, name, shown in found:
         value = getattr(getattr(TalonConfig(), section), name)
         expected = {bool: str(value).lower(), str: value, tuple: " and ".join(value) if name == "adapt" else ""}
