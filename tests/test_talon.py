@@ -58,6 +58,17 @@ def test_evidence_decides_unless_a_number_is_given(fitted: Talon) -> None:
     assert isinstance(still, EvidenceRule) and not still.learns
 
 
+def test_people_may_ask_for_finer_or_coarser_categories(fitted: Talon) -> None:
+    found = [len(set(answers(fitted, finer=nats))) for nats in (-20.0, 0.0, 20.0)]
+    assert found[0] < found[1] < found[2] and answers(fitted, finer=0.0) == answers(fitted)
+    for threshold in (0.9, "0.9"):
+        with pytest.raises(ConfigError, match="finer=3 is for streams that decide by evidence"):
+            fitted.stream(threshold, finer=3.0)
+    for nothing in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="finer must be a number of nats"):
+            fitted.stream(finer=nothing)
+
+
 def test_a_threshold_can_be_rehearsed() -> None:
     talon = tiny.tiny_talon(epochs=0, rule="cosine")
     talon.fit(tiny.labelled())

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ class Talon:
             adapt: ``prototypes``, ``encoder``, ``prototypes,encoder`` or ``none``; ``None`` for the model's own.
             finer: nats that evidence must reach besides what was rehearsed: 3 gives more categories, -3 fewer.
         """
+        if not isfinite(finer):
+            raise ConfigError(f"finer={finer:g}: finer must be a number of nats, such as 3 or -3.")
         if finer and (self.evidence is None or threshold not in (None, "auto")):
             raise ConfigError(f"finer={finer:g} is for streams that decide by evidence; give a threshold instead.")
         online = self.config.online if adapt is None else replace(self.config.online, adapt=parse_adapt(adapt))

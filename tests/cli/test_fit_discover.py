@@ -192,6 +192,8 @@ def test_discover_refuses_bad_options(incoming_folder: Path, model: Path, tmp_pa
         (incoming_folder, model, out, ("--threshold", "nan"), "threshold must be a number or auto"),
         (incoming_folder, model, out, ("--threshold", "high"), "threshold='high'"),
         (incoming_folder, model, out, ("--adapt", "protypes"), "Did you mean 'prototypes'"),
+        (incoming_folder, model, out, ("--finer", "nan"), "finer must be a number of nats"),
+        (incoming_folder, model, out, ("--finer", "3", "--threshold", "0.9"), "streams that decide by evidence"),
         (tmp_path / "empty", model, out, (), "empty has no images, at least 1 is needed"),
         (tmp_path / "missing", model, out, (), "missing does not exist"),
         (tmp_path / "file", model, out, (), "file is not a source of images"),

@@ -144,8 +144,8 @@ def test_few_and_small_classes_work(sizes: list[int], config: TalonConfig) -> No
 def test_two_classes_and_three_images_are_enough_to_rehearse_evidence() -> None:
     features, labels = clusters(3, 4)
     keep = torch.arange(12) != 11
-    keep[10] = False  # each round trains on half of two classes: twice on two images and one
-    result = run(features[keep], labels[keep], EVIDENCE.override(rounds=3, held_out=0.3))
+    keep[10] = False  # each round trains on two thirds of two classes: twice on two images and one
+    result = run(features[keep], labels[keep], EVIDENCE)
     assert result.rule == "evidence" and (result.rounds, result.held_out) == (3, 1)
 
 
