@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from talon_ocd.memory.beliefs import Beliefs, Ints
-from talon_ocd.memory.two_covariance import MOST_COUNTED, Floats, TwoCovariance
+from talon_ocd.memory.two_covariance import MOST_COMPARED, Floats, TwoCovariance
 
 BLOCK = 2**20
 """Pairs compared at once."""
@@ -31,7 +31,7 @@ def merges(beliefs: Beliefs, most: int) -> list[tuple[int, int, float]]:
 
 def _compared(beliefs: Beliefs) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield ids ``(P,)`` and ``(Q,)`` and log-odds ``(P, Q)``; every pair once, -inf where it is another's turn."""
-    counted = np.minimum(beliefs.counts, MOST_COUNTED)
+    counted = np.minimum(beliefs.counts, MOST_COMPARED)
     sums = beliefs.sums * (counted / np.maximum(beliefs.counts, 1.0))[:, None]
     numbers = np.unique(counted[counted > 0.0])
     for place, number in enumerate(numbers):

@@ -20,6 +20,8 @@ from talon_ocd.errors import DataError
 Floats = npt.NDArray[np.float64]
 MOST_COUNTED = 50.0
 """Members after which a category counts as well known: no mean of real images gets more certain than that."""
+MOST_COMPARED = 4.0
+"""Members that count when two categories are compared: more would prove that any two halves of a class differ."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ class TwoCovariance:
     def same(self, counts: Floats, sums: Floats, other_counts: Floats, other_sums: Floats) -> Floats:
         """Return the log-odds ``(P,)`` that pairs of categories are one, given ``(P,)`` counts and ``(P, d)`` sums.
 
-        Each counts for at most ``MOST_COUNTED`` members; their means are compared as Gaussians.
+        Each counts for at most ``MOST_COMPARED`` members; their means are compared as Gaussians.
         """
-        first, second = np.minimum(counts, MOST_COUNTED), np.minimum(other_counts, MOST_COUNTED)
+        first, second = np.minimum(counts, MOST_COMPARED), np.minimum(other_counts, MOST_COMPARED)
         one = sums / np.maximum(counts, 1.0)[:, None] * first[:, None]
         two = other_sums / np.maximum(other_counts, 1.0)[:, None] * second[:, None]
         return self._marginal(first + second, one + two) - self._marginal(first, one) - self._marginal(second, two)
