@@ -40,7 +40,7 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
         cells = [percent(group, "strict", part) for part in ("all", "old", "new")] + [percent(group, "greedy", "all")]
         found, true = group.spread("categories", "found"), group.spread("categories", "true")
         assert found is not None and true is not None
-        preset = ", default preset" if group.first.get("preset") == "default" else ""
+        preset = _setup(group.first)
         variant = "".join(f", {key} = {value}" for key, value in group.first.variant.items())
         name = f"`{group.first.method}`{preset}{variant}"
         count = f"{found.mean:.0f} ({true.mean:.0f})"
@@ -49,6 +49,13 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
             f"{group.first.get('epochs')} | {len(group.rows)} |"
         )
     return "\n".join(lines)
+
+
+def _setup(row: Row) -> str:
+    """Say what a row was trained with, if not as the preset ``official`` says."""
+    if row.get("preset") != "default":
+        return ""
+    return ", default preset" if row.get("epochs") else ", pre-trained features"
 
 
 def streams(rows: list[Row]) -> str:
