@@ -90,7 +90,11 @@ class Fitting:
         after = encode(self.backbone.head, self.outputs).cpu()
         prototypes = class_means(after, self.labels, len(self.names))
         report["prototype_seconds"] = time.perf_counter() - trained
-        report["angles_after"] = self._angles(after, prototypes)
+        if self.trained is self.backbone.head:
+            report["angles_after"] = self._angles(after, prototypes)
+        else:  # of the half that was trained, as before: halves side by side have other angles
+            half = encode(self.trained, self.outputs).cpu()
+            report["angles_after"] = self._angles(half, class_means(half, self.labels, len(self.names)))
         report["training"] = training.to_dict()
         evidence = self._evidence(after, threshold, residuals, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
