@@ -24,6 +24,12 @@ class Sizes:
     """K of the decision benchmark."""
     feature_size: int = 768
     """D of decisions and of the memory benchmark."""
+    categories: tuple[int, ...] = (200, 2_000, 10_000)
+    """K at which the two rules are compared."""
+    rule_features: int = 1280
+    """D at which they are."""
+    coordinates: int = 256
+    """d of the evidence rule."""
     train_batch: int = 128
     """Images a training step, two views each."""
     train_steps: int = 6
@@ -48,6 +54,6 @@ class Sizes:
         }  # fmt: skip
         return cls(
             repeats=2, seconds=1.0, batch=16, lite_size=32, vit=vit, prototypes=(1_000, 2_000), feature_size=32,
-            train_batch=8, train_steps=3, fresh_batch=4, stored=2_000, streamed=5_000, streamed_size=16,
-            streamed_classes=20,
+            categories=(20,), rule_features=32, coordinates=8, train_batch=8, train_steps=3, fresh_batch=4,
+            stored=2_000, streamed=5_000, streamed_size=16, streamed_classes=20,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from talon_ocd.benchmarks import decisions, memory, stream, training
+from talon_ocd.benchmarks import decisions, memory, rules, stream, training
 from talon_ocd.benchmarks.result import Result
 from talon_ocd.benchmarks.sizes import Sizes
 from talon_ocd.errors import ConfigError, nearest
@@ -20,6 +20,7 @@ from talon_ocd.progress import SILENT, Progress
 GROUPS: dict[str, Callable[[Sizes, Progress], Iterator[Result]]] = {
     "stream": stream.measure,
     "decisions": decisions.measure,
+    "rules": rules.measure,
     "training": training.measure,
     "memory": memory.measure,
 }
