@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from talon_ocd import Talon
+from talon_ocd.cli import discover as discover_module
 from talon_ocd.cli import fit as fit_module
+from talon_ocd.evaluation.record import Record
+from talon_ocd.images import stream
 from talon_ocd.offline import Fitting
 from tests import tiny
 from tests.cli.running import bad_folder, refused, talon
@@ -46,10 +49,31 @@ def test_fit_then_discover(known_folder: Path, incoming_folder: Path, tmp_path: 
     facts = summary(tmp_path / "out")
     assert facts["images"] == 100 and facts["skipped"]["count"] == 0 and not facts["stopped_early"]
     assert facts["metrics"]["strict"]["all"] <= facts["metrics"]["greedy"]["all"]
-    assert (facts["rule"], facts["threshold"]) == (found[0]["unit"], found[0]["threshold"]) == ("log-odds", 0)
+    assert facts["rule"] == "evidence" and "finer" not in facts
+    assert (facts["unit"], facts["threshold"]) == (found[0]["unit"], found[0]["threshold"]) == ("log-odds", 0)
     thoughts = json.loads((tmp_path / "out" / "second_thoughts.json").read_text(encoding="utf-8"))
     assert (facts["proposed_moves"], facts["proposed_merges"]) == (len(thoughts["moves"]), len(thoughts["merges"]))
-    assert "<html" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "log-odds of the best category against a new one" in page and "similarity to the best" not in page
+
+
+def test_what_was_answered_but_not_written_down_is_not_proposed(
+    known_folder: Path, incoming_folder: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C may come in the middle of a batch; here nothing is where it was answered, so that all of it would move."""
+    talon("fit", known_folder, "-o", tmp_path / "model", *QUICK, "--set", "rounds=1", "--set", "evidence.sweeps=0")
+    online = Talon.from_pretrained(tmp_path / "model").stream()
+    items = stream(incoming_folder).items[:6]
+    answers = list(online.run_items(items))
+    state = online.state_dict()
+    state["discovery.rule.recent.answers"] += 1
+    online.load_state_dict(state)
+    with Record(tmp_path / "out", 4) as record:
+        for decision, item in answers[:4]:
+            record.add(decision, item)
+        assert discover_module._second_thoughts(online, record, tmp_path / "out")["proposed_moves"] == 4
+    thoughts = json.loads((tmp_path / "out" / "second_thoughts.json").read_text(encoding="utf-8"))
+    assert [move["source"] for move in thoughts["moves"]] == [item.source for item in items[:4]]
 
 
 def test_the_rule_of_talon_rehearses_a_threshold(known_folder: Path, incoming_folder: Path, tmp_path: Path) -> None:

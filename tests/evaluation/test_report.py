@@ -75,6 +75,7 @@ def test_the_page_is_well_formed_and_tells_the_story(tmp_path: Path) -> None:
     assert re.search(r"<b>2</b>categories discovered<small>1 seen more than once</small>", text)
     assert "<b>3</b> images, 1 to 4" in text
     assert "mean similarity 0.85" in text, "the founder's similarity is that to another category"
+    assert "similarity to the best category" in text and "threshold 0.7" in text
     assert "near robin" in text
     assert text.count("data:image/jpeg;base64,") == 3
     assert "bad.png" in text and "ends early" in text and "&#34;threshold&#34;: 0.7" in text

@@ -148,10 +148,10 @@ def demo(
             answers = experiment.run(method, trained, order, progress=progress, on_answers=show)
         scores = experiment.score(answers)
         seconds = round(time.perf_counter() - started, 1)
-        metrics = {"seed": seed, **scores, "threshold": threshold, "seconds": seconds}
+        metrics = {"seed": seed, **scores, "unit": unit, "threshold": threshold, "seconds": seconds}
         metrics["command"] = choices.command_line()
         write_files(output, {"metrics.json": json.dumps(metrics, indent=2).encode()})
-        facts = {"data": "scikit-learn digits", "threshold": threshold, "seconds": seconds}
+        facts = {"data": "scikit-learn digits", "unit": unit, "threshold": threshold, "seconds": seconds}
         record.finish("talon demo: handwritten digits", facts, config.to_dict(), scores)
     _tell(scores, output, seconds)
 

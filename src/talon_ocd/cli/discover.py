@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,6 +54,7 @@ def discover(
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     talon = Talon.from_pretrained(model)
     online = talon.stream(threshold, adapt, finer)
+    rule = online.discovery.rule
     lazy = data == "-"
     if lazy and shuffle:
         raise ConfigError("--shuffle needs all images before the first answer; paths on stdin come one by one.")
@@ -75,8 +77,10 @@ def discover(
             stopped = True
         seconds = time.perf_counter() - started
         facts = {
-            "rule": online.discovery.rule.unit,
-            "threshold": online.discovery.rule.threshold,
+            "rule": rule.name,
+            "unit": rule.unit,
+            "threshold": rule.threshold,
+            **({"finer": finer} if finer else {}),
             "adapt": ",".join(online.config.adapt) or "none",
             "model": display(model),
             "data": display(data),
@@ -130,9 +134,11 @@ def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str,
 
 def _second_thoughts(online: DiscoveryStream, record: Record, output: Path) -> dict[str, int]:
     """Write what the stream would say differently by now; returns how many proposals there are."""
-    thoughts = online.discovery.second_thoughts()
+    thoughts = online.second_thoughts()
     if thoughts is None:
         return {}
+    written = len(record.decisions)  # Ctrl-C in the middle of a batch: more was answered than anybody was told
+    thoughts = replace(thoughts, moves=tuple(move for move in thoughts.moves if move.index < written))
     plain = thoughts.to_dict(online.discovery.name, lambda index: record.decisions[index].source)
     write_files(output, {THOUGHTS: json.dumps(plain, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace")})
     return {"proposed_moves": len(thoughts.moves), "proposed_merges": len(thoughts.merges)}

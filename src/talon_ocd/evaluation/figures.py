@@ -41,6 +41,10 @@ _RC: dict[Any, Any] = {
     "ytick.color": _STAND_INS["muted"],
     "path.simplify": True,
 }
+_AXES = {
+    "similarity": "similarity to the best category",
+    "log-odds": "log-odds of the best category against a new one (nats)",
+}
 _MOST_POINTS = 400
 _MOST_BINS = 48
 
@@ -65,14 +69,20 @@ def growth(index: npt.NDArray[np.int64], category: npt.NDArray[np.int64], known:
 
 
 def similarities(
-    similarity: npt.NDArray[np.float64], threshold: npt.NDArray[np.float64], verdicts: Sequence[str]
+    similarity: npt.NDArray[np.float64],
+    threshold: npt.NDArray[np.float64],
+    verdicts: Sequence[str],
+    measure: str = "similarity",
 ) -> str:
-    """Draw the similarity to the best category, stacked by verdict, with the (median) threshold."""
+    """Draw the similarity to the best category, stacked by verdict, with the (median) threshold.
+
+    ``measure`` says what the similarities are; with ``log-odds`` an image joins at 0 and there is no threshold to name.
+    """
     kinds = np.asarray(verdicts)
     usable = np.isfinite(similarity)
     groups = [similarity[usable & (kinds == verdict)] for verdict in VERDICTS]
     with matplotlib.rc_context(_RC):
-        figure, axes = _canvas("similarity to the best category", "images")
+        figure, axes = _canvas(_AXES.get(measure, "how well the best category fits"), "images")
         if usable.any():
             bins = int(np.clip(np.sqrt(usable.sum()), 8, _MOST_BINS))
             colours = [_STAND_INS[verdict] for verdict in VERDICTS]
@@ -88,9 +98,10 @@ def similarities(
         cuts = threshold[np.isfinite(threshold)]
         if cuts.size:
             word = "threshold" if np.ptp(cuts) < 1e-9 else "median threshold"
+            word = "joins at" if measure == "log-odds" else word
             middle = float(np.median(cuts))
             axes.axvline(middle, color=_STAND_INS["ink"], linestyle="--", linewidth=1, label=f"{word} {middle:.3g}")
-        return _svg(figure, "Histogram of similarities by verdict")
+        return _svg(figure, "How well the best category fits, by verdict")
 
 
 def strip(index: Sequence[int], first: int, last: int) -> str:

@@ -48,7 +48,7 @@ class ReportInput:
     title: str
     decisions: Sequence[Mapping[str, Any]]
     """One a picture, in stream order: index, source, category, name, verdict ("known", "discovered", "new"),
-    similarity, threshold, runner_up, runner_up_similarity."""
+    similarity, threshold, runner_up, runner_up_similarity, unit (of the three before; ``cosine`` if it is missing)."""
     known: int
     """Categories 0 .. known-1 are known classes."""
     thumbnails: Mapping[int, Sequence[bytes]]
@@ -122,6 +122,7 @@ def _render(data: ReportInput) -> str:
         data=data,
         totals={name: len(gallery) for name, gallery in galleries.items()},
         galleries=shown,
+        measure=_measure(data),
         verdicts=_verdicts(data.decisions),
         timeline=_timeline(data, galleries["discovered"]),
         figures=_figures(data),
@@ -198,8 +199,14 @@ def _figures(data: ReportInput) -> list[tuple[str, Markup]]:
     verdicts = [str(decision["verdict"]) for decision in data.decisions]
     return [
         ("Categories against time", Markup(figures.growth(index, category, data.known))),
-        ("How sure the decisions were", Markup(figures.similarities(similarity, threshold, verdicts))),
+        ("How sure the decisions were", Markup(figures.similarities(similarity, threshold, verdicts, _measure(data)))),
     ]
+
+
+def _measure(data: ReportInput) -> str:
+    """Say what the similarities of a run are: all decisions of a stream have one unit."""
+    unit = str(data.decisions[0].get("unit", "cosine")) if data.decisions else "cosine"
+    return "similarity" if unit == "cosine" else unit
 
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, Any]:

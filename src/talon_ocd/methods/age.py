@@ -141,6 +141,8 @@ class AgeStream(OneByOneStream):
     Similarities are ``γ - τ_c`` for known classes, and for clusters the log density above the least that may join.
     """
 
+    unit = "margin"
+
     def __init__(self, trained: Trained, least: float, window: int, floor: float) -> None:
         super().__init__(trained.network, trained.known, threshold=0.0)
         self._least, self._window, self._floor = least, window, floor

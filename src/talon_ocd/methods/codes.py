@@ -35,6 +35,8 @@ class CodeStream(FrozenStream):
         describe: makes descriptors of what the network returns.
     """
 
+    unit = "equality"
+
     def __init__(self, network: nn.Module, known: int, describe: Describe) -> None:
         super().__init__(network, known, SAME)
         self.describe = describe

@@ -68,6 +68,8 @@ class HammingStream(OneByOneStream):
     Known classes keep their ids even if two have the same code: images then join the first of them.
     """
 
+    unit = "share of equal bits"
+
     def __init__(self, network: nn.Module, centres: Tensor, radius: int, alphabet: Alphabet = "same") -> None:
         """Start with the codes of centres ``(C, L)``: their signs."""
         self._known: Bits = (centres > 0).float().cpu().numpy()

@@ -29,7 +29,7 @@ class MethodStream(ABC):
     Attributes:
         known: number of known classes.
         threshold: what a similarity must reach to join, in the method's own unit.
-        unit: that unit, if it is not a cosine.
+        unit: what a similarity is: a cosine, unless the method says otherwise.
         clock: time spent by stage (``encode``, ``decide``, ``adapt``).
     """
 
@@ -149,7 +149,7 @@ class OneByOneStream(FrozenStream):
 
 
 class PrototypeStream(FrozenStream):
-    """TALON's rule on unit features: join at a cosine of at least τ, else found; prototypes may move (TTA-P)."""
+    """Discovery on unit features, by TALON's rule or by evidence; what it knows of categories may learn."""
 
     def __init__(self, network: nn.Module, discovery: FeatureStream) -> None:
         super().__init__(network, discovery.memory.known, discovery.rule.threshold)
@@ -166,7 +166,7 @@ class PrototypeStream(FrozenStream):
         return nn.functional.normalize(super().encode(hidden).float(), dim=1)
 
     def place(self, features: Tensor) -> Assignment:
-        """Answer in order; prototypes move every ``adapt_every`` answers."""
+        """Answer in order; categories adapt every ``adapt_every`` answers."""
         parts, start = [], 0
         while start < len(features):
             end = start + min(self.discovery.room, CHUNK)
@@ -181,7 +181,7 @@ class PrototypeStream(FrozenStream):
         return self.discovery.look(features)
 
     def flush(self) -> None:
-        """Move the prototypes by what is waiting."""
+        """Adapt to what is waiting."""
         self.discovery.adapt()
 
     def second_thoughts(self) -> SecondThoughts | None:
@@ -189,9 +189,9 @@ class PrototypeStream(FrozenStream):
         return self.discovery.second_thoughts()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return memory and groups."""
+        """Return memory, groups and what the rule has learned."""
         return self.discovery.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take memory and groups over."""
+        """Take all of it over."""
         self.discovery.load_state_dict(state)

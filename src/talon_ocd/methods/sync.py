@@ -83,6 +83,8 @@ class SyncMethod(Method):
 class SyncStream(OneByOneStream):
     """Joins the largest margin if it is not negative; similarities of its answers are margins."""
 
+    unit = "margin"
+
     def __init__(self, network: nn.Module, prototypes: Tensor, thresholds: Tensor) -> None:
         super().__init__(network, known=len(prototypes), threshold=0.0)
         # A row holds prototype and -threshold: its product with (z, 1) is the margin.

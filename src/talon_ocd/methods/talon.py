@@ -144,7 +144,7 @@ class AdaptiveStream(MethodStream):
 
     def second_thoughts(self) -> SecondThoughts | None:
         """Ask the rule."""
-        return self.images.discovery.second_thoughts()
+        return self.images.second_thoughts()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return memory, adapted parameters and what is waiting."""

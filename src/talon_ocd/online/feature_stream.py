@@ -108,6 +108,7 @@ class FeatureStream:
     def second_thoughts(self) -> SecondThoughts | None:
         """Think again about recent images and say what would be answered differently; answers and ids stay.
 
+        Later images meet the categories without what moved: to ask may change what is answered next.
         ``None`` if the rule remembers no images: only the evidence rule does.
         """
         if isinstance(self.rule, CosineRule):

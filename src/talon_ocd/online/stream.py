@@ -25,6 +25,7 @@ from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter
 from talon_ocd.online.decision import Decision
 from talon_ocd.online.feature_stream import FeatureStream, section
 from talon_ocd.online.rules import Assignment, EvidenceRule
+from talon_ocd.online.second_thoughts import SecondThoughts
 from talon_ocd.progress import StageClock
 
 Picture = str | Path | bytes | Image.Image | npt.NDArray[np.uint8] | Tensor | ImageItem
@@ -144,6 +145,10 @@ class DiscoveryStream:
         self._hidden.clear()
         self._ids.clear()
         self._graph = None
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Return what would be answered differently by now: see ``FeatureStream.second_thoughts``."""
+        return self.discovery.second_thoughts()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that the stream has learned and what it is waiting with, ready for safetensors."""

@@ -23,7 +23,7 @@ class Assignment:
         similarities: how well the best category that existed before fits, in the rule's unit: a cosine, or the log-odds
             against a new category.
         runner_ups: the category that comes next, -1 if there is none.
-        runner_up_similarities: how well that one fits; the rule's ``nobody`` if there is none.
+        runner_up_similarities: how well that one fits; a cosine of -1, or -1000 nats, if there is none.
     """
 
     ids: Ints

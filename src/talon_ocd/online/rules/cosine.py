@@ -23,6 +23,7 @@ class CosineRule:
     """Attach when the cosine is at least ``threshold``, else create."""
 
     threshold: float
+    name: ClassVar[Literal["cosine"]] = "cosine"
     unit: ClassVar[Literal["cosine"]] = "cosine"
 
     def adapt(self) -> None:

@@ -4,17 +4,17 @@ An image joins category k when
 
     log p(x | k) - log p(x | new) >= α + log K + log θ / (θ + t)
 
-that is when its posterior is the largest of all K categories, equally likely a priori, and of a new one: the chance
-that image t + 1 is the first of its category falls with the number of answers, as in a Chinese restaurant. α is what
-the rehearsal found missing. Every answer changes its category at once, so that the rule is sequential; ``in_turn.py``
-answers many images at once all the same.
+that is when it is likelier to be of category k than of a new one, if K categories are equally likely and the chance of
+a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of answers t, as in a Chinese restaurant,
+but known classes were there before the first image. α is what the rehearsal found missing. Every answer changes its
+category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class Evidence:
 
 
 class EvidenceRule:
-    """Attach when the posterior of the best category is at least that of a new one, else create.
+    """Attach when the best category is at least as likely as a new one, else create.
 
     Attributes:
         threshold: what the log-odds must reach: 0, the prior is part of them.
@@ -80,8 +80,9 @@ class EvidenceRule:
         recent: images that may still move.
     """
 
-    unit: Literal["log-odds"] = "log-odds"
-    threshold = 0.0
+    name: ClassVar[Literal["evidence"]] = "evidence"
+    unit: ClassVar[Literal["log-odds"]] = "log-odds"
+    threshold: ClassVar[float] = 0.0
 
     def __init__(self, evidence: Evidence, config: EvidenceConfig, learns: bool = True) -> None:
         self.beliefs = evidence.beliefs()
