@@ -83,6 +83,18 @@ def test_settings_of_methods_and_sweeps(incoming_folder: Path, tmp_path: Path) -
     assert [row["threshold"] for row in rows(tmp_path / "out")] == [0.2, 0.2, 0.9, 0.9]
 
 
+def test_what_is_asked_for_goes_before_what_a_rule_does_by_default(incoming_folder: Path, tmp_path: Path) -> None:
+    words = ("-d", "folder", "--root", incoming_folder, "--known", 4, "--seeds", 0, "-o", tmp_path / "out", *QUICK)
+    asked = ("--adapt", "prototypes", "--set", "evidence.sweeps=1", "--sweep", "evidence.dimensions=4,6")
+    assert talon("evaluate", *words, "-m", "evidence,talon", *asked).code == 0
+    found = rows(tmp_path / "out")
+    assert [row["variant"] for row in found] == [{"evidence.dimensions": size} for size in (4, 6)] * 2
+    for row in found:
+        config = row["settings"]["recipe"]["config"]
+        assert (config["evidence"]["dimensions"], config["evidence"]["sweeps"]) == (*row["variant"].values(), 1)
+        assert (row["settings"]["adapt"] or config["online"]["adapt"]) == ["prototypes"]
+
+
 def test_generated_images_are_for_diffgre(incoming_folder: Path, tmp_path: Path) -> None:
     for number in range(6):
         put(tmp_path / "made" / f"{number}.png", number)

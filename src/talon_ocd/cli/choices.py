@@ -27,7 +27,7 @@ BackboneOption = Annotated[
 ]
 PresetOption = Annotated[
     str,
-    typer.Option("--preset", "-p", help="default (calibrated), official (released code) or paper (as printed)."),
+    typer.Option("--preset", "-p", help="default (evidence decides), official (released code) or paper (as printed)."),
 ]
 ImageSizeOption = Annotated[
     int | None,
@@ -74,15 +74,20 @@ def split_settings(
 ) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Part settings of the config from those of methods, which are written ``METHOD.NAME=VALUE``.
 
+    What the config has is the config's: ``evidence`` is a section of it as well as a method.
+
     >>> split_settings(["margin=0.3", "phe.bits=16"], ["phe"])
     (['margin=0.3'], {'phe': {'bits': 16}})
+    >>> split_settings(["evidence.dimensions=64"], ["evidence"])
+    (['evidence.dimensions=64'], {})
     """
+    config = TalonConfig().to_dict()
     shared: list[str] = []
     own: dict[str, dict[str, Any]] = {}
     for text in settings or []:
         name, value = setting(text)
         owner, _, key = name.partition(".")
-        if key and owner in methods:
+        if key and owner in methods and key not in config.get(owner, {}):
             own.setdefault(owner, {})[key] = value
         else:
             shared.append(text)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
-from talon_ocd.config import TalonConfig, parse_adapt
+from talon_ocd.config import Adaptation, TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, nearest
 from talon_ocd.evaluation.datasets import load_dataset
 from talon_ocd.evaluation.grid import Grid, folder_name
@@ -68,9 +68,9 @@ def evaluate(
     ] = "shuffled",
     sampling: Annotated[str, typer.Option("--sampling", help="How the labelled half is drawn: gcd or talon.")] = "gcd",
     epochs: choices.EpochsOption = None,
-    threshold: Annotated[str | None, typer.Option("--threshold", help="Of the TALON family: auto or a number.")] = None,
+    threshold: Annotated[str | None, typer.Option("--threshold", help="Of TALON's rows: auto or a cosine.")] = None,
     adapt: Annotated[
-        str | None, typer.Option("--adapt", help="Of talon: prototypes,encoder, one of them, none.")
+        str | None, typer.Option("--adapt", help="Of talon and evidence: prototypes,encoder, one of them, none.")
     ] = None,
     image_size: choices.ImageSizeOption = None,
     aspect: choices.AspectOption = None,
@@ -95,12 +95,13 @@ def evaluate(
     names = [] if method is None else _methods(method)
     encoder = choices.backbone_from(backbone, image_size, aspect)
     shared, own = choices.split_settings(settings, REGISTRY)
+    adaptation = None if adapt is None else parse_adapt(adapt)
     full = choices.config_from(
         preset, encoder.family, config, shared,
-        epochs=epochs, threshold=choices.number_or_word(threshold), adapt=None if adapt is None else parse_adapt(adapt),
+        epochs=epochs, threshold=choices.number_or_word(threshold), adapt=adaptation,
     )  # fmt: skip
     names = names or ["evidence" if full.online.by_evidence else "talon"]  # a preset or a number may mean TALON's rule
-    cells = [cell for name in names for cell in _cells(name, full, epochs, own, sweep or [])]
+    cells = [cell for name in names for cell in _cells(name, full, epochs, adaptation, own, sweep or [])]
     stream = cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario))
     rule = cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule))
     plan = Plan(cells, full, _seeds(seeds), orders, stream, rule, _virtual(virtual, dataset, names))
@@ -130,6 +131,7 @@ def _cells(
     name: str,
     config: TalonConfig,
     epochs: int | None,
+    adapt: tuple[Adaptation, ...] | None,
     own: dict[str, dict[str, Any]],
     sweep: list[str],
 ) -> list[Cell]:
@@ -146,6 +148,8 @@ def _cells(
         built = get_method(name, config.override(**values_of))
         if epochs is not None:
             built = replace(built, recipe=built.recipe.with_epochs(epochs))
+        if adapt is not None and isinstance(built, TalonMethod) and built.adapt is None:
+            built = replace(built, adapt=adapt)  # asked for, even where it is what another rule would do by default
         if threshold is not None and isinstance(built, TalonMethod):
             built = replace(built, threshold=float(threshold))  # of the stream, not of the recipe: it shares the fit
         for key, value in {**own.get(name, {}), **mine.get(name, {})}.items():
@@ -214,7 +218,7 @@ def _report(
             record.add(decision, experiment.items[position])
         for skipped in experiment.skipped:
             record.skip(skipped)
-        facts = {"method": row["method"], "seed": row["seed"], "threshold": row["threshold"], "command": row["command"]}
+        facts = {name: row[name] for name in ("method", "seed", "threshold", "command")} | {"unit": answers.unit}
         title = f"{row['dataset']}, {row['title']}, seed {row['seed']}, order {number}"
         record.finish(title, facts, row["settings"], row)
 
