@@ -201,7 +201,8 @@ class EvidenceConfig:
     concentration: float = 20.0
     """θ: the prior chance of a new category is θ / (θ + t) after t answers."""
     offset: float | Literal["auto"] = "auto"
-    """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed."""
+    """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed. A number leaves all rehearsal out:
+    the head is trained in any case, and how compact that makes its own training images is not corrected."""
     rehearse_new: float = 1 / 3
     """Share of the known classes that plays the part of new ones in a rehearsal."""
     rehearse_trained: float = 2 / 3
@@ -228,18 +229,18 @@ class EvidenceConfig:
 
 @dataclass(frozen=True)
 class CalibrationConfig:
-    """Rehearsal that chooses the threshold: hold known classes out, stream them, score (``offline/calibrate.py``)."""
+    """Rehearsal: hold known classes out, stream them, score (``offline/calibrate.py``)."""
 
     rounds: int = 2
-    """Rehearsals, each with other classes held out."""
+    """Rehearsals, each with other classes held out; for the evidence rule at least as many as hold each out once."""
     held_out: float = 0.5
-    """Share of the known classes that plays the part of new ones."""
+    """Share of the known classes that plays the part of new ones; the evidence rule has ``evidence.rehearse_new``."""
     orders: int = 2
     """Stream orders a rehearsal."""
     try_untrained: bool = True
     """Rehearse with the pre-trained features as well, and train only if that went better with training."""
     grid: int = 40
-    """Thresholds tried between the smallest and the largest useful similarity."""
+    """Thresholds tried between the smallest and the largest useful similarity; offsets are always the same ten."""
 
     def __post_init__(self) -> None:
         check_types(self)

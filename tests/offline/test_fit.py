@@ -102,6 +102,16 @@ def test_one_class_falls_back_with_a_note() -> None:
     assert fitted.report["angles_after"]["between_mean"] is None
 
 
+@pytest.mark.parametrize(("classes", "images"), [("12", 20), ("0123", 2)])
+def test_too_few_to_rehearse_evidence_falls_back_with_a_note(classes: str, images: int) -> None:
+    items, _ = some_digits()
+    chosen = [item for name in classes for item in [item for item in items if item.label == name][:images]]
+    listener = Listener()
+    fitted = fit(chosen, progress=listener)
+    assert fitted.evidence is None and fitted.report["calibration"]["rule"] == "cosine"
+    assert any("Give 3 classes or more" in note for note in listener.notes)
+
+
 def test_a_class_with_one_image_works() -> None:
     items, _ = some_digits()
     lonely = next(item for item in items if item.label == "3")

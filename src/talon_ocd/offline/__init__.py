@@ -2,8 +2,8 @@
 
 Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk outputs, computed once; kept by
 ``row_store`` and ``cache_folder``), ``labelled`` and ``views``, ``loop``, ``training_state`` and ``trainer``,
-``features`` and ``geometry`` (what comes out),
-``calibrate`` (the rehearsal that chooses the threshold) and ``fit`` (all of it, in order).
+``features`` and ``geometry`` (what comes out), ``estimate`` (the two Gaussians of the evidence rule), ``calibrate``
+(the rehearsal that chooses offset or threshold) and ``fit`` (all of it, in order).
 """
 
 from talon_ocd.offline.calibrate import Calibration, calibrate

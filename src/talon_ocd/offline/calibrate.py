@@ -3,10 +3,11 @@
 That is the threshold of TALON's rule or the offset of the evidence rule, and whether training helps.
 
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
-them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Among
-the candidates whose mean Strict accuracy is within one standard error of the best, the one whose number of categories
-comes nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Nothing but the
-labelled set is looked at, and the number of new classes is never used.
+them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
+thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
+nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. The offset is the one at
+which as many categories are found as there are. Nothing but the labelled set is looked at, and the number of new
+classes is never used.
 """
 
 from __future__ import annotations

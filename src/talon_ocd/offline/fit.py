@@ -1,4 +1,4 @@
-"""The offline stage from labelled images to a memory: train the head, build prototypes, choose the threshold."""
+"""The offline stage from labelled images to a memory: rehearse, train the head, build prototypes, estimate."""
 
 from __future__ import annotations
 
@@ -134,6 +134,11 @@ class Fitting:
             self.progress,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
+        if self.config.online.by_evidence and result.rule == "cosine":
+            self.progress.note(
+                "too few labelled images to rehearse the evidence rule: TALON's rule decides, with a rehearsed "
+                "threshold. Give 3 classes or more, with 3 images or more each."
+            )
         return result.rule == "evidence", result.threshold, result.epochs, result.residuals
 
     def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
