@@ -72,10 +72,10 @@ def _tell_evidence(report: dict[str, Any]) -> None:
     """Say what was estimated and how sure it is."""
     found = report["evidence"]
     tail = "Gaussian" if found["tail"] is None else f"ν = {found['tail']:.0f}"
-    between, uncertain = found["psi_mean"], found["psi_mean"] * found["psi_uncertainty"]
     choices.out.print(
         f"decides by evidence: {found['coordinates']} coordinates, tails {tail}, variance between classes "
-        f"{between:.2f} ± {uncertain:.2f} of that inside, offset {found['offset']:+.1f} nats",
+        f"{found['psi_mean']:.2f} of that inside (± {found['psi_uncertainty']:.0%} in any one direction), "
+        f"offset {found['offset']:+.1f} nats",
         highlight=False,
         soft_wrap=True,
     )
