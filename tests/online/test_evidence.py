@@ -208,6 +208,18 @@ def test_a_stream_saved_in_the_middle_goes_on(cut: int) -> None:
     assert second.second_thoughts() == whole.second_thoughts()
 
 
+def test_a_state_of_the_other_rule_is_refused_and_changes_nothing() -> None:
+    drawn = world(40, 0, new=2, noise=0.2)
+    mine, other = drawn.stream(), FeatureStream(PrototypeMemory(drawn.means), OnlineConfig(threshold=0.5))
+    mine.observe_many(drawn.features)
+    before = mine.memory.size
+    with pytest.raises(DataError, match=r"decided by a threshold, this one decides by evidence; open it"):
+        mine.load_state_dict(other.state_dict())
+    with pytest.raises(DataError, match=r"decided by evidence, this one decides by a threshold; open it"):
+        other.load_state_dict(mine.state_dict())
+    assert mine.memory.size == before > other.memory.size == len(drawn.means)
+
+
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(0, 99))
 @settings(max_examples=40)
 def test_how_a_stream_is_cut_into_calls_does_not_matter(parts: list[int], seed: int) -> None:

@@ -33,6 +33,8 @@ from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
+AIM, RIGHT = 1.1, 0.01
+"""Categories found over present that a rehearsal aims at; logarithm of it up to which their number counts as right."""
 OFFSETS = (-12.0, -9.0, -7.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0)
 """Offsets of the evidence rule that are rehearsed, in nats."""
 
@@ -181,20 +183,24 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def balanced(trials: Sequence[Trial]) -> Trial:
-    """Return, between the trials, the offset at which as many categories are found as there are.
+    """Return, between the trials, the offset at which a tenth more categories are found than there are.
 
-    The number of categories rises steadily with the offset, where accuracy is flat and noisy. If it is right at
-    several, as it is when classes lie far apart, their middle keeps clear of both edges. Between lengths of training,
-    accuracy at that offset decides.
+    The number of categories rises steadily with the offset, where accuracy is noisy; a class that is split costs less
+    than one that is never found. If the number is right at several offsets, as it is when classes lie far apart, their
+    middle keeps clear of both edges. Between lengths of training, accuracy at that offset decides.
     """
     chosen = []
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
-        steps = np.arange(len(own)) * 1e-9  # np.interp wants them to rise: 0 is met at the first equal, or at the last
+        aim = 0.0 if np.count_nonzero(np.abs(logs) < RIGHT) > 1 else log(AIM)
+        logs = np.where(np.abs(logs) < RIGHT, 0.0, logs)
+        steps = (
+            np.arange(len(own)) * 1e-9
+        )  # np.interp wants them to rise: aim is met at the first equal, or at the last
         edges = (logs + steps, logs + steps - steps[-1])
         values = {
-            name: float(np.mean([np.interp(0.0, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
+            name: float(np.mean([np.interp(aim, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
             for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         }
         chosen.append(Trial(epochs, **values))

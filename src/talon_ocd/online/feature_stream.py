@@ -130,7 +130,13 @@ class FeatureStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on where the stream that gave ``state`` was."""
+        """Go on where the stream that gave ``state`` was: a stream of the same model, opened with the same settings."""
+        by_evidence = any(name.startswith("rule.") for name in state)
+        if by_evidence != isinstance(self.rule, EvidenceRule):
+            was, now = ("evidence", "a threshold") if by_evidence else ("a threshold", "evidence")
+            raise DataError(
+                f"the saved stream decided by {was}, this one decides by {now}; open it with the threshold it had."
+            )
         self.memory = PrototypeMemory.from_state_dict(section(state, "memory"))
         self._groups.load_state_dict(section(state, "groups"))
         self.rule.load_state_dict(section(state, "rule"))
