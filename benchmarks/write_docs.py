@@ -26,18 +26,20 @@ BLOCK = re.compile(r"<!-- (table|measured|sweep|streams)([^>]*?) -->\n.*?<!-- en
 
 def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
     """Return a table of the rows of some methods, one line for each data set and setup, ``swept`` or not."""
-    lines = [
-        "| data set | method | Strict All | Old | New | Greedy All | categories (true) | epochs | runs |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
     groups = [group for group in group_rows(rows) if group.first.method in names and bool(group.first.variant) == swept]
+    again = any(group.first.get("rethought") for group in groups)
+    columns = ["data set", "method", "Strict All", "Old", "New", *(["All after second thoughts"] if again else [])]
+    columns += ["Greedy All", "categories (true)", "epochs", "runs"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     order = {name: number for number, name in enumerate(names)}
 
     def place(group: Group) -> tuple[str, int, str]:
         return group.first.dataset, order[group.first.method], str(group.first.variant)
 
     for group in sorted(groups, key=place):
-        cells = [percent(group, "strict", part) for part in ("all", "old", "new")] + [percent(group, "greedy", "all")]
+        cells = [percent(group, "strict", part) for part in ("all", "old", "new")]
+        cells += [percent(group, "rethought", "strict", "all")] if again else []
+        cells.append(percent(group, "greedy", "all"))
         found, true = group.spread("categories", "found"), group.spread("categories", "true")
         assert found is not None and true is not None
         preset = _setup(group.first)
@@ -46,7 +48,7 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
         count = f"{found.mean:.0f} ({true.mean:.0f})"
         lines.append(
             f"| {group.first.dataset} | {name} | {' | '.join(cells)} | {count} | "
-            f"{group.first.get('epochs')} | {len(group.rows)} |"
+            f"{group.first.setup.epochs} | {len(group.rows)} |"
         )
     return "\n".join(lines)
 
@@ -55,7 +57,7 @@ def _setup(row: Row) -> str:
     """Say what a row was trained with, if not as the preset ``official`` says."""
     if row.get("preset") != "default":
         return ""
-    return ", default preset" if row.get("epochs") else ", pre-trained features"
+    return ", pre-trained features" if row.setup.epochs == "0" else ", default preset"
 
 
 def streams(rows: list[Row]) -> str:
@@ -94,7 +96,8 @@ def filled(text: str, rows: list[Row]) -> str:
     def fill(match: re.Match[str]) -> str:
         kind, words = match[1], match[2].split()
         if kind == "streams":
-            content = streams(read_rows(sorted(RESULTS.glob("streams-*.json"))).rows)
+            files = sorted(RESULTS.glob("streams-*.json"))
+            content = streams(read_rows(files).rows if files else [])
         elif kind in ("measured", "sweep"):
             content = measured(words[0].split(","), rows, swept=kind == "sweep")
         else:
