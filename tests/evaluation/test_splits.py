@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talon_ocd.errors import ConfigError, DataError
-from talon_ocd.evaluation.splits import known_classes, labelled_half, orders, split, stream_order
+from talon_ocd.evaluation.splits import known_classes, labelled_half, split, stream_order
 from talon_ocd.images import ImageItem
 
 
@@ -54,7 +54,7 @@ def test_order_number_0_is_the_permutation_of_the_first_release() -> None:
     rest = np.arange(5, 60)
     for seed in (0, 7, 1028, 2**32 - 1):
         expected = np.random.RandomState(seed).permutation(rest).tolist()
-        assert stream_order(rest, seed=seed).tolist() == expected == orders(rest, 3, seed=seed)[0].tolist()
+        assert stream_order(rest, seed=seed).tolist() == expected
         assert split(items(9, 9), ("a",), seed).stream.tolist() == stream_order(
             split(items(9, 9), ("a",), seed).rest, "shuffled", seed).tolist()  # fmt: skip
 
@@ -70,10 +70,7 @@ def test_every_seed_and_number_has_an_order_of_its_own(seed: int, other: int, nu
 
 def test_the_order_of_the_data_set() -> None:
     rest = np.array([4, 1, 9])
-    assert stream_order(rest, "dataset", 3).tolist() == [1, 4, 9] == orders(rest, 1, "dataset")[0].tolist()
-    for count, order in ((2, "dataset"), (0, "dataset"), (0, "shuffled")):
-        with pytest.raises(ConfigError, match=f"{count} {order} stream orders can't be made.* ask for 1"):
-            orders(rest, count, order)  # type: ignore[arg-type]
+    assert stream_order(rest, "dataset", 3).tolist() == [1, 4, 9]
     with pytest.raises(ConfigError, match="Did you mean 'shuffled'"):
         stream_order(rest, "shufled")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="stream order number -1"):

@@ -129,7 +129,7 @@ def test_a_copy_goes_its_own_way() -> None:
     beliefs.found(np.ones(3))
     before, x = beliefs.state_dict(), np.zeros((1, 3))
     scores = screened(beliefs, x)
-    copied = beliefs.copy()
+    copied = Beliefs.from_state_dict(model, beliefs.state_dict())
     np.testing.assert_array_equal(screened(copied, x), scores)
     copied.join(0, np.ones(3))
     copied.found(np.zeros(3))

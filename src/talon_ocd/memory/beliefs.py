@@ -153,10 +153,6 @@ class Beliefs:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""
         return self.log_density(coordinates, self.prediction(categories)) + self.model.new_surprise(coordinates)
 
-    def copy(self) -> Beliefs:
-        """Return an independent copy."""
-        return self.from_state_dict(self.model, self.state_dict())
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return counts, sums and the number of known classes, ready for safetensors."""
         return {

@@ -12,7 +12,6 @@ from talon_ocd.evaluation.splits.sampling import (
     StreamOrder,
     known_classes,
     labelled_half,
-    orders,
     split,
     stream_order,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "first_classes",
     "known_classes",
     "labelled_half",
-    "orders",
     "scenario_order",
     "split",
     "stream_order",

@@ -94,14 +94,6 @@ def stream_order(indices: Indices, order: StreamOrder = "shuffled", seed: int = 
     return generator(seed, number).permutation(indices).astype(np.int64)
 
 
-def orders(rest: Indices, count: int, order: StreamOrder = "shuffled", seed: int = 0) -> list[Indices]:
-    """Return stream orders number 0 to ``count - 1`` of a sampling seed; there is only one ``dataset`` order."""
-    if count < 1 or (order == "dataset" and count > 1):
-        most = "; the order of the data set is a single one" if order == "dataset" else ""
-        raise ConfigError(f"{count} {order} stream orders can't be made{most}; ask for 1{'' if most else ' or more'}.")
-    return [stream_order(rest, order, seed, number) for number in range(count)]
-
-
 def generator(seed: int, number: int = 0) -> np.random.RandomState:
     """Return numpy's legacy generator: number 0 is seeded as the released codes do it, further ones by the pair."""
     if not 0 <= seed < 2**32:
