@@ -6,7 +6,7 @@ Some known classes are held out of training altogether and play the part of new 
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
 nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. The offset is the one at
-which as many categories are found as there are. Nothing but the labelled set is looked at, and the number of new
+which a tenth more categories are found than there are. Nothing but the labelled set is looked at, and the number of new
 classes is never used.
 """
 
@@ -195,9 +195,7 @@ def balanced(trials: Sequence[Trial]) -> Trial:
         logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
         aim = 0.0 if np.count_nonzero(np.abs(logs) < RIGHT) > 1 else log(AIM)
         logs = np.where(np.abs(logs) < RIGHT, 0.0, logs)
-        steps = (
-            np.arange(len(own)) * 1e-9
-        )  # np.interp wants them to rise: aim is met at the first equal, or at the last
+        steps = np.arange(len(own)) * 1e-9  # np.interp wants a rise: the aim is met at the first equal, or the last
         edges = (logs + steps, logs + steps - steps[-1])
         values = {
             name: float(np.mean([np.interp(aim, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
