@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +286,8 @@ def test_each_line_is_answered_before_the_next_and_ctrl_c_ends_the_stream(
     program = [sys.executable, "-m", "talon_ocd", "discover", "-", "-m", str(model), "-o", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-    with subprocess.Popen(program, text=True, env=environment, **pipes) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # jobs in the background of a shell ignore it
+    with subprocess.Popen(program, text=True, env=environment, preexec_fn=heard, **pipes) as process:
         assert process.stdin and process.stdout and process.stderr
         for number, file in enumerate(sorted(incoming_folder.rglob("*.png"))[:3], 1):
             process.stdin.write(f"{file}\n")
