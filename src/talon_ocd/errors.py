@@ -7,6 +7,9 @@ TalonError                 anything this package refuses; the command line print
 ├── BackboneError          an encoder is unknown, can't be loaded or has the wrong weights
 ├── ModelError             a saved model folder is missing, damaged or of another format version
 ├── StorageError           writing failed (full disk, no permission); says what is already safe
+├── StreamError            a stream folder is missing, damaged or belongs to another model
+│   └── StreamInUseError   another process has the stream folder open
+├── CatalogError           a category or an event is not there, or can't be changed like this
 └── NotFittedError         something needs a fitted model and there is none
 """
 
@@ -52,6 +55,18 @@ class ModelError(TalonError):
 
 class StorageError(TalonError, OSError):
     """Writing failed; the message says what is already safe on disk."""
+
+
+class StreamError(TalonError):
+    """A stream folder is missing, damaged or belongs to another model."""
+
+
+class StreamInUseError(StreamError):
+    """Another process has the stream folder open."""
+
+
+class CatalogError(TalonError, ValueError):
+    """A category or an event is not there, or can't be changed like this."""
 
 
 class NotFittedError(TalonError, RuntimeError):

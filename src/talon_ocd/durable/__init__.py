@@ -1,0 +1,1 @@
+"""Durable: a stream that survives: journal, snapshots, replay."""

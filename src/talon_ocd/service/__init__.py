@@ -1,0 +1,1 @@
+"""Service: the stream over HTTP, and the page for people."""
