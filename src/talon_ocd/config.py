@@ -250,6 +250,35 @@ class CalibrationConfig:
 
 
 @dataclass(frozen=True)
+class GuardConfig:
+    """What keeps encoder steps of a long stream from doing harm (``docs/guard.md``)."""
+
+    enabled: bool = True
+    """Judge encoder steps on a probe of labelled images. Off in ``official`` and ``paper``, which have no guard."""
+    images: int = 256
+    """Most labelled images in the probe; fewer if their trunk outputs are larger than 32 MB."""
+    tolerance: float = 0.02
+    """Share of the probe that may be lost against the frozen head, besides a standard error of that share."""
+    patience: int = 3
+    """Refused steps in a row after which the head goes back to the frozen one."""
+    pause: int = 8
+    """Adaptations that are left out after going back; every time twice as many as the last time."""
+    longest_pause: int = 512
+    """Most adaptations that are left out at once."""
+    most_of_one: float = 0.8
+    """Largest share of recent answers that one category may have: a burst of one class drives no step."""
+    most_new: float = 0.5
+    """Largest share of recent answers that may have founded a category: what is mostly unheard of drives no step."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("images", "patience", "pause", "longest_pause"):
+            require(self, name, getattr(self, name) >= 1, "1 or more")
+        for name in ("tolerance", "most_of_one", "most_new"):
+            require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+
+
+@dataclass(frozen=True)
 class TalonConfig:
     """All settings of a model. ``TalonConfig()`` is the default preset."""
 
@@ -261,6 +290,7 @@ class TalonConfig:
     online: OnlineConfig = field(default_factory=OnlineConfig)
     evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -302,7 +332,7 @@ class TalonConfig:
             adapt=ADAPTATIONS,
             encoder_lr=1e-1 if family == "clip" else 1e-2,
         )
-        return cls(preset="official", seed=1028, offline=offline, online=online)
+        return cls(preset="official", seed=1028, offline=offline, online=online, guard=GuardConfig(enabled=False))
 
     @classmethod
     def paper(cls, family: str = "") -> TalonConfig:
@@ -333,7 +363,7 @@ class TalonConfig:
             encoder_lr=1e-4,
             encoder_clip=None,
         )
-        return cls(preset="paper", seed=1028, offline=offline, online=online)
+        return cls(preset="paper", seed=1028, offline=offline, online=online, guard=GuardConfig(enabled=False))
 
     def override(self, **changes: Any) -> TalonConfig:
         """Return a copy with fields changed by dotted or plain name; ``None`` values are left alone.
@@ -404,4 +434,4 @@ def _place(data: dict[str, Any], name: str, value: Any) -> None:
     raise ConfigError(f"config key {name!r} is not known.{nearest(key, known)}")
 
 
-_SECTIONS = ("offline", "online", "evidence", "calibration")
+_SECTIONS = ("offline", "online", "evidence", "calibration", "guard")

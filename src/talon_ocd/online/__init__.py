@@ -3,6 +3,8 @@
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter, adaptation_loss, entropy
 from talon_ocd.online.decision import Decision, Verdict, decisions, discovered_name
 from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
+from talon_ocd.online.guard import Guard, GuardVerdict
+from talon_ocd.online.probe import Probe
 from talon_ocd.online.rules import Assignment, CosineRule, Evidence, EvidenceRule
 from talon_ocd.online.second_thoughts import Merge, Move, SecondThoughts
 from talon_ocd.online.stream import DiscoveryStream, Picture
@@ -18,9 +20,12 @@ __all__ = [
     "EvidenceRule",
     "FeatureArray",
     "FeatureStream",
+    "Guard",
+    "GuardVerdict",
     "Merge",
     "Move",
     "Picture",
+    "Probe",
     "SecondThoughts",
     "Verdict",
     "adaptation_loss",

@@ -24,6 +24,7 @@ from talon_ocd.memory import PrototypeMemory
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter
 from talon_ocd.online.decision import Decision
 from talon_ocd.online.feature_stream import FeatureStream, section
+from talon_ocd.online.guard import Guard
 from talon_ocd.online.rules import Assignment, EvidenceRule
 from talon_ocd.online.second_thoughts import SecondThoughts
 from talon_ocd.progress import StageClock
@@ -43,6 +44,7 @@ class DiscoveryStream:
     Attributes:
         discovery: memory, rule and prototype update (a stream of features).
         adapter: the stream's own copy of the head and its updates; the model that made the stream stays as it is.
+        guard: judges the encoder's steps and undoes bad ones; ``None``: all are taken.
         clock: time spent by stage (``encode``, ``decide``, ``adapt``).
     """
 
@@ -54,12 +56,16 @@ class DiscoveryStream:
         names: Sequence[str] = (),
         loss: AdaptationLoss | None = None,
         rule: EvidenceRule | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.backbone = backbone
         self.config = config
         self.discovery = FeatureStream(memory, config, names, rule)
         scope = backbone.head_parameter_names(config.encoder_scope)
         self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config, loss)
+        self.guard = guard
+        if guard is not None:
+            guard.begin(self.adapter, memory.prototypes[: memory.known])
         self.clock = StageClock()
         self._hidden: list[Tensor] = []
         self._ids: list[Tensor] = []
@@ -156,12 +162,16 @@ class DiscoveryStream:
         if self._ids:
             waiting["ids"] = torch.cat(self._ids)
         parts = {"discovery": self.discovery.state_dict(), "adapter": self.adapter.state_dict(), "waiting": waiting}
+        if self.guard is not None:
+            parts["guard"] = self.guard.state_dict()
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on where the stream that gave ``state`` was."""
         self.discovery.load_state_dict(section(state, "discovery"))
         self.adapter.load_state_dict(section(state, "adapter"))
+        if self.guard is not None:
+            self.guard.load_state_dict(section(state, "guard"))
         waiting = section(state, "waiting")
         self._hidden = [waiting["hidden"]] if "hidden" in waiting else []
         self._ids = [waiting["ids"]] if "ids" in waiting else []
@@ -181,7 +191,11 @@ class DiscoveryStream:
         if "encoder" in self.config.adapt and self._hidden:
             hidden = torch.cat(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
             prototypes = self.memory.prototypes.to(hidden.device)
-            self.adapter.step(hidden, torch.cat(self._ids).to(hidden.device), prototypes, self._graph)
+            ids = torch.cat(self._ids).to(hidden.device)
+            if self.guard is None:
+                self.adapter.step(hidden, ids, prototypes, self._graph)
+            else:
+                self.guard.step(self.adapter, hidden, ids, prototypes, self._graph, self.discovery.answered)
 
     def _load(self, picture: Picture) -> tuple[str, Tensor]:
         source, canvas = self._canvas(picture)
