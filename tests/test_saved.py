@@ -18,6 +18,8 @@ from talon_ocd.online import Evidence
 from talon_ocd.saved import FORMAT_VERSION, make_folder, write_files
 from tests import tiny
 
+PARTS = ("encoder.safetensors", "evidence.safetensors", "memory.safetensors", "probe.safetensors")
+
 
 @pytest.fixture
 def copied(model: Path, tmp_path: Path) -> Path:
@@ -31,9 +33,10 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(facts), encoding="utf-8")
 
 
-def test_the_folder_holds_five_files_for_people_and_machines(model: Path, fitted: Talon) -> None:
+def test_the_folder_holds_six_files_for_people_and_machines(model: Path, fitted: Talon) -> None:
     assert sorted(path.name for path in model.iterdir()) == [
         "README.md", "config.json", "encoder.safetensors", "evidence.safetensors", "memory.safetensors",
+        "probe.safetensors",
     ]  # fmt: skip
     facts = json.loads((model / "config.json").read_text(encoding="utf-8"))
     assert facts["format_version"] == FORMAT_VERSION and facts["names"] == list(fitted.names)
@@ -47,6 +50,7 @@ def test_a_model_that_decides_by_cosine_has_no_evidence(tmp_path: Path) -> None:
     talon.fit(tiny.labelled())
     talon.save_pretrained(tmp_path)
     assert not (tmp_path / "evidence.safetensors").exists()
+    assert talon.probe is None and not (tmp_path / "probe.safetensors").exists()  # official has no guard
     assert "decides by cosine, threshold 0.7500" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert Talon.from_pretrained(tmp_path).evidence is None
 
@@ -61,7 +65,7 @@ def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make
     assert [decision.category for decision in loaded.stream().run(tiny.incoming(20))] == expected
 
 
-@pytest.mark.parametrize("name", ["encoder.safetensors", "evidence.safetensors", "memory.safetensors"])
+@pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("place", [4, -3])
 def test_a_flipped_byte_is_noticed(copied: Path, name: str, place: int) -> None:
     data = bytearray((copied / name).read_bytes())
@@ -71,7 +75,7 @@ def test_a_flipped_byte_is_noticed(copied: Path, name: str, place: int) -> None:
         Talon.from_pretrained(copied)
 
 
-@pytest.mark.parametrize("name", ["encoder.safetensors", "evidence.safetensors", "memory.safetensors", "config.json"])
+@pytest.mark.parametrize("name", [*PARTS, "config.json"])
 def test_a_missing_file_is_named(copied: Path, name: str) -> None:
     (copied / name).unlink()
     with pytest.raises(ModelError, match=name):

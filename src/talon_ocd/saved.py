@@ -1,8 +1,8 @@
 """A model on disk: a folder that stands alone (layer: below the facade).
 
 ``config.json`` (settings, class names, preprocessing, architecture, checksums; written last), ``encoder.safetensors``,
-``memory.safetensors``, ``evidence.safetensors`` (if evidence decides) and a ``README.md`` for people. No pickle, and no
-reference to another place.
+``memory.safetensors``, ``evidence.safetensors`` (if evidence decides), ``probe.safetensors`` (if streams are guarded)
+and a ``README.md`` for people. No pickle, and no reference to another place.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ModelError, StorageError, TalonError
 from talon_ocd.images import Preprocessing
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.online import Evidence
+from talon_ocd.online import Evidence, Probe
 
 FORMAT_VERSION = 1
 CONFIG, CARD = "config.json", "README.md"
 ENCODER, MEMORY, EVIDENCE = "encoder.safetensors", "memory.safetensors", "evidence.safetensors"
+PROBE = "probe.safetensors"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class SavedModel:
     config: TalonConfig
     report: dict[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None
+    probe: Probe | None = None
 
 
 def write_model(model: SavedModel, folder: Path) -> None:
@@ -51,6 +53,8 @@ def write_model(model: SavedModel, folder: Path) -> None:
     parts = {ENCODER: save(encoder), MEMORY: save(model.memory.state_dict())}
     if model.evidence is not None:
         parts[EVIDENCE] = save(model.evidence.state_dict())
+    if model.probe is not None:
+        parts[PROBE] = save(model.probe.state_dict())
     facts = {
         "format_version": FORMAT_VERSION,
         "backbone": {
@@ -130,6 +134,7 @@ def read_model(folder: Path) -> SavedModel:
             config,
             facts.get("report", {}),
             _evidence(folder, facts, memory),
+            _probe(folder, facts, memory, backbone),
         )
     except ModelError:
         raise
@@ -146,6 +151,15 @@ def _evidence(folder: Path, facts: Mapping[str, Any], memory: PrototypeMemory) -
     if len(evidence.counts) != memory.known or len(evidence.model.centre) != memory.feature_size:
         raise ModelError(f"{folder}: {EVIDENCE} and {MEMORY} do not belong together; copy the model again.")
     return evidence
+
+
+def _probe(folder: Path, facts: Mapping[str, Any], memory: PrototypeMemory, backbone: Backbone) -> Probe | None:
+    if PROBE not in facts["sha256"]:
+        return None
+    probe = Probe.from_state_dict(_tensors(folder, PROBE, facts))
+    if tuple(probe.hidden.shape[1:]) != tuple(backbone.hidden_shape) or int(probe.labels.max()) >= memory.known:
+        raise ModelError(f"{folder}: {PROBE} and {ENCODER} do not belong together; copy the model again.")
+    return probe
 
 
 def _facts(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -11,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from talon_ocd.backbones import Backbone, get_backbone, paired
-from talon_ocd.config import OfflineConfig, TalonConfig, parse_adapt
+from talon_ocd.config import OfflineConfig, OnlineConfig, TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
 from talon_ocd.images import ImageItem, ImageSource, Skipped, labelled
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import Fitting, Labelled, TrunkCache
-from talon_ocd.online import DiscoveryStream, Evidence, EvidenceRule
+from talon_ocd.offline import Fitting, Labelled, TrunkCache, choose_probe
+from talon_ocd.online import DiscoveryStream, Evidence, EvidenceRule, Guard, Probe
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.saved import SavedModel, read_model, write_model
 
@@ -40,6 +41,7 @@ class Talon:
         report: what ``fit`` measured (losses, angles, the rehearsal's table), as plain data.
         skipped: labelled images that could not be used, with the reason.
         evidence: what the evidence rule learned from the labelled images; ``None`` if a threshold decides.
+        probe: labelled images that guard the encoder steps of streams; ``None`` if ``guard.enabled`` is off.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Talon:
         self._memory: PrototypeMemory | None = None
         self._threshold: float | None = None
         self.evidence: Evidence | None = None
+        self.probe: Probe | None = None
 
     def fit(
         self,
@@ -89,6 +92,7 @@ class Talon:
             with cache_for(self.backbone, self.config) if cache is None else nullcontext(cache) as shared:
                 known = Labelled.from_items(items, self.backbone, self.config.offline, shared, progress)
                 fitted = Fitting(self.backbone, known, self.config, progress).run(checkpoint)
+                probe = choose_probe(known, self.config.guard.images) if self.config.guard.enabled else None
         except BaseException:  # a head that is trained by half belongs to no memory
             self.backbone.head.load_state_dict(before)
             raise
@@ -97,6 +101,7 @@ class Talon:
         self.skipped = earlier + fitted.skipped
         self.report["skipped"] = [asdict(skipped) for skipped in self.skipped]
         self._memory, self._threshold, self.evidence = fitted.memory, fitted.threshold, fitted.evidence
+        self.probe = probe
 
     @property
     def memory(self) -> PrototypeMemory:
@@ -135,16 +140,14 @@ class Talon:
         if self.evidence is not None and threshold in (None, "auto"):
             evidence = self.evidence.with_offset(self.evidence.offset + finer)
             rule = EvidenceRule(evidence, self.config.evidence, "prototypes" in online.adapt)
-            return DiscoveryStream(self.backbone, memory, online, self.names, rule=rule)
+            return DiscoveryStream(self.backbone, memory, online, self.names, rule=rule, guard=self._guard(online))
         online = replace(online, threshold=self._resolve(threshold))
-        return DiscoveryStream(self.backbone, memory, online, self.names)
+        return DiscoveryStream(self.backbone, memory, online, self.names, guard=self._guard(online))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""
-        write_model(
-            SavedModel(self.backbone, self.memory, self.names, self.threshold, self.config, self.report, self.evidence),
-            Path(folder),
-        )
+        parts = (self.backbone, self.memory, self.names, self.threshold, self.config, self.report)
+        write_model(SavedModel(*parts, self.evidence, self.probe), Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: str | None = None) -> Talon:
@@ -154,7 +157,21 @@ class Talon:
         talon.backbone = saved.backbone if device is None else saved.backbone.to(device)  # as it is: the memory fits it
         talon.names, talon.report = saved.names, saved.report
         talon._memory, talon._threshold, talon.evidence = saved.memory, saved.threshold, saved.evidence
+        talon.probe = saved.probe
         return talon
+
+    def _guard(self, online: OnlineConfig) -> Guard | None:
+        """Return a guard for a stream whose encoder learns, if there shall be one."""
+        if "encoder" not in online.adapt or not self.config.guard.enabled:
+            return None
+        if self.probe is None:
+            warnings.warn(
+                "this model has no probe (it was fitted without a guard), so nothing watches the encoder's steps; "
+                "fit it anew with guard.enabled = true, or set guard.enabled = false if that is meant.",
+                stacklevel=3,
+            )
+            return None
+        return Guard(self.probe, self.config.guard)
 
     def _resolve(self, threshold: float | str | None) -> float:
         if threshold is None:

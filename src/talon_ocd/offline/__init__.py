@@ -3,7 +3,7 @@
 Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk outputs, computed once; kept by
 ``row_store`` and ``cache_folder``), ``labelled`` and ``views``, ``loop``, ``training_state`` and ``trainer``,
 ``features`` and ``geometry`` (what comes out), ``estimate`` (the two Gaussians of the evidence rule), ``calibrate``
-(the rehearsal that chooses offset or threshold) and ``fit`` (all of it, in order).
+(the rehearsal that chooses offset or threshold), ``probe`` (what guards a stream) and ``fit`` (all of it, in order).
 """
 
 from talon_ocd.offline.calibrate import Calibration, calibrate
@@ -14,6 +14,7 @@ from talon_ocd.offline.geometry import Angles, angles
 from talon_ocd.offline.labelled import Labelled
 from talon_ocd.offline.loop import Loop, generator
 from talon_ocd.offline.losses import Classifier, margin_logits, offline_loss, supcon
+from talon_ocd.offline.probe import choose_probe
 from talon_ocd.offline.schedule import learning_rate
 from talon_ocd.offline.trainer import TrainingReport, train_head
 from talon_ocd.offline.trunk_cache import TrunkCache, TrunkOutputs
@@ -36,6 +37,7 @@ __all__ = [
     "Views",
     "angles",
     "calibrate",
+    "choose_probe",
     "class_means",
     "encode",
     "estimate",
