@@ -90,18 +90,30 @@ class Beliefs:
         only = np.array([category])
         self.put(only, self._counts[only] + 1.0, self._sums[only] + member)
 
-    def put(self, categories: Ints, counts: Floats, sums: Floats) -> None:
-        """Put counts ``(L,)`` and sums ``(L, d)`` in place for distinct categories ``(L,)``; K, K + 1, ... are new."""
+    def put(
+        self, categories: Ints, counts: Floats, sums: Floats, derived: tuple[Prediction, Floats32] | None = None
+    ) -> None:
+        """Put counts ``(L,)`` and sums ``(L, d)`` in place for distinct categories ``(L,)``; K, K + 1, ... are new.
+
+        ``derived`` are what ``predict`` and ``screen_rows`` make of them, if that is known already.
+        """
         self.size = max(self.size, int(categories.max(initial=-1)) + 1)
         if self.size > len(self._counts):
             self._grow(max(int(self.size * GROWTH), 16))
         self._counts[categories], self._sums[categories] = counts, sums
-        self._refresh(categories)
+        self._refresh(categories, derived)
 
     def replace(self, counts: Floats, sums: Floats) -> None:
         """Put other counts ``(K,)`` and sums ``(K, d)`` in place."""
         changed = np.flatnonzero((counts != self.counts) | (sums != self.sums).any(axis=1))
         self.put(changed, counts[changed], sums[changed])
+
+    def keep(self, categories: Ints) -> None:
+        """Keep only these categories ``(L,)``, ascending, known classes among them; they are numbered anew."""
+        for name in _PARTS:
+            setattr(self, name, getattr(self, name)[categories].copy())
+        self.size = len(categories)
+        self.living = int(np.count_nonzero(self._levels))
 
     def predict(self, counts: Floats, sums: Floats) -> Prediction:
         """Say where the next members of categories with counts ``(L,)`` and sums ``(L, d)`` are expected."""
@@ -172,12 +184,15 @@ class Beliefs:
             )
         return beliefs
 
-    def _refresh(self, categories: Ints) -> None:
-        """Work out what follows from counts and sums of distinct categories ``(L,)``."""
-        prediction = self.predict(self._counts[categories], self._sums[categories])
+    def _refresh(self, categories: Ints, derived: tuple[Prediction, Floats32] | None = None) -> None:
+        """Keep what follows from counts and sums of distinct categories ``(L,)``; work it out if it is not given."""
+        if derived is None:
+            prediction = self.predict(self._counts[categories], self._sums[categories])
+            derived = prediction, self.screen_rows(prediction)
+        prediction, rows = derived
         self.living += int(np.count_nonzero(prediction.levels)) - int(np.count_nonzero(self._levels[categories]))
         self._levels[categories], self._means[categories] = prediction.levels, prediction.means
-        self._screen[categories] = self.screen_rows(prediction)
+        self._screen[categories] = rows
 
     def _grow(self, capacity: int) -> None:
         for name in _PARTS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ MOST_COUNTED = 50.0
 """Members after which a category counts as well known: no mean of real images gets more certain than that."""
 MOST_COMPARED = 4.0
 """Members that count when two categories are compared: more would prove that any two halves of a class differ."""
+TOGETHER = 64
+"""Images whose coordinates are one product."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,25 @@ class TwoCovariance:
         return len(self.psi)
 
     def coordinates(self, features: Tensor) -> Floats:
-        """Return coordinates ``(B, d)`` of unit features ``(B, D)``; in float64: no batch size shows in them."""
-        centred = features.detach().numpy().astype(np.float64)
-        centred -= self.centre
-        lengths = np.sqrt(np.einsum("bd,bd->b", centred, centred))
-        result: Floats = (torch.from_numpy(centred) @ torch.from_numpy(self.transform)).numpy()  # faster than numpy's
-        result /= lengths.clip(min=1e-12)[:, None]
-        return result
+        """Return coordinates ``(B, d)`` of unit features ``(B, D)``.
+
+        Products are in float32 and all of one size, the last one filled up with zeros: float32 products of other sizes
+        may round otherwise, and so how images are batched would show in the answers.
+        """
+        centre, transform = self._projection
+        result = torch.empty(len(features), self.size, dtype=torch.float64)
+        for start in range(0, len(features), TOGETHER):
+            centred = features[start : start + TOGETHER].detach().float() - centre
+            count = len(centred)
+            centred = torch.nn.functional.pad(centred, (0, 0, 0, TOGETHER - count))
+            lengths = torch.linalg.vector_norm(centred, dim=1, keepdim=True).clamp_(min=1e-12)
+            result[start : start + TOGETHER] = (centred @ transform).div_(lengths)[:count]
+        return result.numpy()
+
+    @cached_property
+    def _projection(self) -> tuple[Tensor, Tensor]:
+        """Centre ``(D,)`` and transform ``(D, d)`` in float32."""
+        return torch.from_numpy(self.centre).float(), torch.from_numpy(self.transform).float().contiguous()
 
     def predictive(self, counts: Floats, sums: Floats) -> tuple[Floats, Floats, Floats]:
         """Return mean ``(K, d)``, variance ``(K, d)`` and log-volume ``(K,)`` of categories' next members.

@@ -35,6 +35,7 @@ class Left:
         counts: members by then ``(B,)``.
         sums: sums of their coordinates ``(B, d)``.
         prediction: where next members are expected then.
+        rows: the same, as ``Beliefs.screen_rows`` has it ``(B, 2d + 1)``.
         met: whether image j meets the category like this ``(B, B)``, j first.
         first: whether the image is the first to change its category ``(B,)``.
         last: whether it is the last ``(B,)``.
@@ -44,6 +45,7 @@ class Left:
     counts: Floats
     sums: Floats
     prediction: Prediction
+    rows: Floats32
     met: Bools
     first: Bools
     last: Bools
@@ -85,7 +87,9 @@ class Batch:
             codes = found.codes
         fresh = self._size - 1 + np.cumsum(self._founded(codes))
         ids = np.concatenate([np.arange(self._size), fresh, [-1]])  # the last one is for code -1, nobody
-        self.beliefs.put(ids[codes[left.last]], left.counts[left.last], left.sums[left.last])
+        last = np.flatnonzero(left.last)
+        prediction = Prediction(left.prediction.levels[last], left.prediction.means[last])
+        self.beliefs.put(ids[codes[last]], left.counts[last], left.sums[last], (prediction, left.rows[last]))
         return self._assignment(found, ids[codes], ids[found.best])
 
     def _founded(self, codes: Ints) -> Bools:
@@ -107,16 +111,19 @@ class Batch:
         changed = np.where(changes, codes, -1 - self._order)  # who changes nothing has nothing in common with anybody
         same = changed == changed[:, None]
         earlier, later = same & self._earlier, same & self._earlier.T
-        counts = 1.0 + earlier.sum(axis=1)
-        sums = self._coordinates + earlier.astype(np.float64) @ self._coordinates
-        old = codes < self._size
+        counts, sums = 1.0 + earlier.sum(axis=1), self._coordinates.copy()
+        follows = np.flatnonzero(counts > 1.0)  # few do, so that this product is small
+        sums[follows] += earlier[follows].astype(np.float64) @ self._coordinates
+        old = np.flatnonzero(codes < self._size)
         counts[old] += self.beliefs.counts[codes[old]]
         sums[old] += self.beliefs.sums[codes[old]]
         last = ~later.any(axis=1)
         until = np.where(last, len(codes), later.argmax(axis=1))
         met = self._earlier & changes & (self._order[:, None] <= until)
         first = changes & ~earlier.any(axis=1)
-        return Left(codes, counts, sums, self.beliefs.predict(counts, sums), met, first, changes & last)
+        prediction = self.beliefs.predict(counts, sums)
+        rows = self.beliefs.screen_rows(prediction)
+        return Left(codes, counts, sums, prediction, rows, met, first, changes & last)
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
@@ -145,12 +152,11 @@ class Batch:
         scores = np.empty((batch, self._size + max(batch, 2)), np.float32)
         scores[:, : self._size], scores[:, self._size :] = self._screened, np.inf
         if left is not None:
-            columns = screened(self._squares, self.beliefs.screen_rows(left.prediction))
+            columns = screened(self._squares, left.rows)
             np.copyto(scores[:, self._size : self._size + batch], columns, where=left.met)
             leaving = np.flatnonzero(left.first & (left.codes < self._size))
-            was = scores[:, left.codes[leaving]]
-            was[self._order[:, None] > leaving] = np.inf
-            scores[:, left.codes[leaving]] = was
+            later, left_by = np.nonzero(self._earlier[:, leaving])
+            scores[later, left.codes[leaving[left_by]]] = np.inf
         return scores
 
     def _odds(self, columns: Ints, left: Left | None) -> Floats:
