@@ -4,7 +4,7 @@ from talon_ocd.memory.beliefs import Beliefs
 from talon_ocd.memory.merges import merges
 from talon_ocd.memory.prototypes import PrototypeMemory
 from talon_ocd.memory.recent import Recent
-from talon_ocd.memory.refine import Groups, moved, refine
+from talon_ocd.memory.refine import Groups, moved, nudge, refine
 from talon_ocd.memory.search import Neighbours, nearest_two
 from talon_ocd.memory.two_covariance import TwoCovariance
 
@@ -18,5 +18,6 @@ __all__ = [
     "merges",
     "moved",
     "nearest_two",
+    "nudge",
     "refine",
 ]

@@ -1,6 +1,7 @@
 """Prototype memory: one unit vector and one count for every category (layer: memory).
 
-Known categories come first, discovered ones follow in order of creation; ids are positions and are never reused.
+Known categories come first, discovered ones follow in order of creation. A category has an *id* for ever, and a *slot*
+as long as it is in the memory; the two are equal until a category is retired. Ids are never reused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class PrototypeMemory:
             raise DataError("prototypes must be finite, got NaN or infinity; check the features they come from.")
         self._storage = F.normalize(prototypes.detach().to("cpu", torch.float32), dim=1)
         self._counts = torch.zeros(len(prototypes), dtype=torch.int64) if counts is None else counts.clone()
-        self._size = len(prototypes)
+        self._last = torch.full_like(self._counts, -1)
+        self._ids = torch.arange(len(prototypes))
+        self._size = self.next_id = len(prototypes)
         self.known = len(prototypes) if known is None else known
 
     def __len__(self) -> int:
@@ -60,37 +63,63 @@ class PrototypeMemory:
         """Stream images answered with each category ``(K,)``, a view."""
         return self._counts[: self._size]
 
+    @property
+    def ids(self) -> Tensor:
+        """The id of each slot ``(K,)``, a view."""
+        return self._ids[: self._size]
+
+    @property
+    def last(self) -> Tensor:
+        """Index of the last answer of each slot ``(K,)``, -1 if there is none; a view."""
+        return self._last[: self._size]
+
+    def slot(self, category: int) -> int | None:
+        """Return the slot of a category, ``None`` if it is not in the memory."""
+        found = (self.ids == category).nonzero()
+        return int(found[0]) if len(found) else None
+
     def nearest(self, features: Tensor) -> Neighbours:
         """Return the two nearest categories of unit features ``(B, D)``; changes nothing."""
         return nearest_two(features, self.prototypes)
 
-    def append(self, features: Tensor) -> None:
-        """Add unit vectors ``(N, D)`` as new categories with the ids K, K + 1, ..."""
+    def append(self, features: Tensor, category: int | None = None) -> None:
+        """Add unit vectors ``(N, D)`` as new categories with the next ids, or one that has an id already."""
         needed = self._size + len(features)
         if needed > len(self._storage):
             self._grow(max(needed, int(len(self._storage) * GROWTH), 16))
+        first = self.next_id if category is None else category
         self._storage[self._size : needed] = features
         self._counts[self._size : needed] = 0
-        self._size = needed
+        self._last[self._size : needed] = -1
+        self._ids[self._size : needed] = torch.arange(first, first + len(features))
+        self._size, self.next_id = needed, max(self.next_id, first + len(features))
 
-    def count(self, ids: Tensor) -> None:
-        """Add one to the count of each id ``(B,)``; an id may occur more than once."""
-        self._counts.index_add_(0, ids, torch.ones_like(ids))
+    def count(self, slots: Tensor, first: int = 0) -> None:
+        """Count answers ``(B,)``, which have the indices ``first``, ``first + 1``, ...; a slot may occur twice."""
+        self._counts.index_add_(0, slots, torch.ones_like(slots))
+        self._last.scatter_reduce_(0, slots, torch.arange(first, first + len(slots)), "amax")
 
-    def replace(self, ids: Tensor, prototypes: Tensor) -> None:
-        """Put unit vectors ``(L, D)`` in the place of the prototypes of distinct ids ``(L,)``."""
-        self._storage[ids] = prototypes
+    def replace(self, slots: Tensor, prototypes: Tensor) -> None:
+        """Put unit vectors ``(L, D)`` in the place of the prototypes of distinct slots ``(L,)``."""
+        self._storage[slots] = prototypes
+
+    def keep(self, slots: Tensor) -> None:
+        """Keep only these slots ``(L,)``, ascending, known classes among them; others lose their place for ever."""
+        self._storage, self._counts = self._storage[slots], self._counts[slots]
+        self._last, self._ids, self._size = self._last[slots], self._ids[slots], len(slots)
 
     def copy(self) -> PrototypeMemory:
         """Return an independent copy."""
-        known = torch.tensor(self.known)
-        return self.from_state_dict({"prototypes": self.prototypes, "counts": self.counts, "known": known})
+        return self.from_state_dict(self.state_dict())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as tensors, ready for safetensors."""
         return {
             "prototypes": self.prototypes.clone(),
             "counts": self.counts.clone(),
+            "last": self.last.clone(),
+            "ids": self.ids.clone(),
+            "next_id": torch.tensor(self.next_id),
             "known": torch.tensor(self.known),
         }
 
@@ -110,11 +139,16 @@ class PrototypeMemory:
         if not torch.isfinite(prototypes.sum(dim=1)).all():
             raise DataError("saved prototypes hold NaN or infinity; load another copy of the model.")
         memory._storage, memory._counts, memory._size = prototypes.clone(), counts.clone(), len(prototypes)
+        memory._ids = state["ids"].clone() if "ids" in state else torch.arange(len(prototypes))  # older models: slots
+        memory._last = state["last"].clone() if "last" in state else torch.full_like(memory._counts, -1)
+        memory.next_id = int(state.get("next_id", torch.tensor(len(prototypes))))
         return memory
 
     def _grow(self, capacity: int) -> None:
         storage = torch.empty(capacity, self.feature_size)
-        counts = torch.zeros(capacity, dtype=torch.int64)
         storage[: self._size] = self.prototypes
-        counts[: self._size] = self.counts
-        self._storage, self._counts = storage, counts
+        self._storage = storage
+        for name in ("_counts", "_last", "_ids"):
+            longer = torch.zeros(capacity, dtype=torch.int64)
+            longer[: self._size] = getattr(self, name)[: self._size]
+            setattr(self, name, longer)

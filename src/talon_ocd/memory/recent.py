@@ -58,6 +58,7 @@ class Recent:
             starts = range(0, len(self), step)
             homes = [_best(beliefs, coordinates[i : i + step], own[i : i + step], hurdle) for i in starts]
             found = np.concatenate([own[:0], *homes])
+            found[own < 0] = -1  # belongs nowhere, or a person has spoken
             moved = found != own
             if not moved.any():
                 break
@@ -70,6 +71,26 @@ class Recent:
             own[:] = found
             moves += int(moved.sum())
         return moves
+
+    def keep(self, categories: Ints) -> None:
+        """Follow categories ``(L,)``, ascending, that are numbered anew; images of others belong nowhere (-1)."""
+        for name in ("answers", "homes"):
+            held = self._kept(name)
+            held[:] = np.where(np.isin(held, categories), np.searchsorted(categories, held), -1)
+
+    def settle(self, index: int) -> int | None:
+        """Let the image at a place in the stream move no more; returns where it was, ``None`` if it is not kept."""
+        position = index - self.pushed_out
+        if not 0 <= position < self._length:
+            return None
+        homes = self._kept("homes")
+        home = int(homes[position])
+        homes[position] = -1
+        return home if home >= 0 else None
+
+    def forget(self, pushed_out: int) -> None:
+        """Forget all images; the next one is at this place in the stream."""
+        self._first, self._length, self.pushed_out = 0, 0, pushed_out
 
     def thoughts(self) -> tuple[Ints, Ints, Ints]:
         """Return position ``(N,)`` in the stream, answer ``(N,)`` and present category ``(N,)``, oldest first."""

@@ -64,6 +64,11 @@ class Groups:
         """Start the groups of the next batch."""
         self._pending.clear()
 
+    def keep(self, slots: Tensor) -> None:
+        """Keep only the groups of these slots ``(L,)``, which are numbered anew."""
+        number = {slot: position for position, slot in enumerate(slots.tolist())}
+        self._kept = {number[slot]: group for slot, group in self._kept.items() if slot in number}
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the groups as tensors: what came since the last adaptation, and what is kept for the stream."""
         state: dict[str, Tensor] = {}
@@ -117,6 +122,17 @@ def moved(prototypes: Floats, sums: Floats, sizes: Ints, known: npt.NDArray[np.b
     if config.group_mean == "normalised":
         means = _unit(means)
     return _unit((1.0 - alpha) * prototypes + alpha * means)
+
+
+def nudge(memory: PrototypeMemory, slot: int, feature: Tensor, sign: float) -> None:
+    """Let a unit feature ``(D,)`` count once more (``sign`` = 1) or once less (-1) in the prototype of a slot.
+
+    The prototype is taken for the mean of what was answered with it. One that would be left with nothing stays.
+    """
+    weight = max(int(memory.counts[slot]), 1)
+    raw = weight * memory.prototypes[slot].numpy().astype(np.float64) + sign * feature.numpy().astype(np.float64)
+    if float(np.sqrt(raw @ raw)) > 1e-6:
+        memory.replace(torch.tensor([slot]), torch.from_numpy(_unit(raw[None]).astype(np.float32)))
 
 
 def _unit(rows: Floats) -> Floats:

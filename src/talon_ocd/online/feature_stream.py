@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ from torch.nn import functional as F
 
 from talon_ocd.config import OnlineConfig
 from talon_ocd.errors import ConfigError, DataError
-from talon_ocd.memory import Groups, PrototypeMemory, refine
+from talon_ocd.memory import Groups, PrototypeMemory, nudge, refine
+from talon_ocd.online.bounds import Bounds
 from talon_ocd.online.decision import Decision, category_name, decisions
 from talon_ocd.online.rules import Assignment, CosineRule, EvidenceRule
 from talon_ocd.online.second_thoughts import Merge, Move, SecondThoughts
@@ -40,12 +42,14 @@ class FeatureStream:
         config: OnlineConfig,
         names: Sequence[str] = (),
         rule: EvidenceRule | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         if rule is None and isinstance(config.threshold, str):
             raise ConfigError("threshold='auto' must be chosen before a stream starts: fit a model, or give a number.")
         self.memory = memory
         self.config = config
         self.rule: CosineRule | EvidenceRule = CosineRule(float(config.threshold)) if rule is None else rule
+        self.bounds = bounds or Bounds()
         self.answered = 0
         self._names = list(names) or [str(category) for category in range(memory.known)]
         self._groups = Groups(config)
@@ -86,14 +90,14 @@ class FeatureStream:
     def place(self, features: Tensor) -> Assignment:
         """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
         assignment = self.rule.assign(features, self.memory)
-        ids, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
+        slots, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
         if assignment.founded.any():
             self.memory.append(features[founded])
-        self.memory.count(ids)
+        self.memory.count(slots, self.answered)
         if "prototypes" in self.config.adapt:
-            self._groups.add(ids, features, founded)
-        self.answered += len(ids)
-        self._since_adaptation += len(ids)
+            self._groups.add(slots, features, founded)
+        self.answered += len(slots)
+        self._since_adaptation += len(slots)
         return assignment
 
     def adapt(self) -> None:
@@ -105,6 +109,55 @@ class FeatureStream:
             self.rule.adapt()
         self._since_adaptation = 0
 
+    def retire(self) -> list[int]:
+        """Retire what is out of bounds, right after an adaptation; returns the ids of what is gone."""
+        kept = self.bounds.kept(self.memory, self.answered)
+        if len(kept) == self.memory.size:
+            return []
+        gone = torch.ones(self.memory.size, dtype=torch.bool)
+        gone[kept] = False
+        retired: list[int] = self.memory.ids[gone].tolist()
+        self._keep(kept)
+        return retired
+
+    def correct(self, index: int, feature: Tensor, away: int | None, to: int | None) -> None:
+        """Learn from a person that the image answered at ``index`` is not of category ``away`` but of ``to``.
+
+        The unit feature ``(D,)`` leaves the one and counts in the other at once; equal ids say that the answer was
+        right, and let it count once more. ``None`` is no category. One that is not in the memory starts anew with it.
+        """
+        here = None if away is None else self.memory.slot(away)
+        there = None if to is None else self.memory.slot(to)
+        if to is not None and there is None:
+            there = self.memory.size
+            self.memory.append(feature[None], to)
+        elif there is not None:
+            nudge(self.memory, there, feature, 1.0)
+        self.rule.correct(index, feature, None if away == to else here, there)
+        if there is not None:
+            self.memory.counts[there] += 1
+        if here is not None and away != to:
+            nudge(self.memory, here, feature, -1.0)
+            self.memory.counts[here] = max(int(self.memory.counts[here]) - 1, 0)
+
+    def go_back(self, state: Mapping[str, Tensor]) -> list[int]:
+        """Go on with what an earlier state had learned; answers stay given, and their ids stay theirs.
+
+        Returns the ids of categories that are no longer in the memory.
+        """
+        answered, before, next_id = self.answered, set(self.memory.ids.tolist()), self.memory.next_id
+        self.load_state_dict(state)
+        self.answered, self._since_adaptation = answered, 0
+        self.memory.next_id = max(self.memory.next_id, next_id)
+        self._groups.reset()
+        self.rule.forget(answered)
+        return sorted(before - set(self.memory.ids.tolist()))
+
+    def _keep(self, slots: Tensor) -> None:
+        self.memory.keep(slots)
+        self._groups.keep(slots)
+        self.rule.keep(slots)
+
     def second_thoughts(self) -> SecondThoughts | None:
         """Think again about recent images and say what would be answered differently; answers and ids stay.
 
@@ -115,9 +168,12 @@ class FeatureStream:
             return None
         self.rule.think_again()
         indices, answers, homes = self.rule.recent.thoughts()
-        moved = zip(indices.tolist(), answers.tolist(), homes.tolist(), strict=True)
-        moves = tuple(Move(index, answer, home) for index, answer, home in moved if answer != home)
-        return SecondThoughts(moves, tuple(Merge(*pair) for pair in self.rule.merges()), len(indices))
+        ids = self.memory.ids.numpy()
+        moved = (answers != homes) & (answers >= 0) & (homes >= 0)  # of retired categories nothing is proposed
+        columns = (indices[moved].tolist(), ids[answers[moved]].tolist(), ids[homes[moved]].tolist())
+        moves = tuple(Move(index, answer, home) for index, answer, home in zip(*columns, strict=True))
+        merges = tuple(Merge(int(ids[first]), int(ids[second]), odds) for first, second, odds in self.rule.merges())
+        return SecondThoughts(moves, merges, len(indices))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return memory, groups and counters as tensors, ready for safetensors."""
@@ -144,8 +200,14 @@ class FeatureStream:
         self._since_adaptation = int(state["since_adaptation"])
 
     def decisions(self, assignment: Assignment, sources: Sequence[str], first: int) -> list[Decision]:
-        """Turn answers into decisions with names; ``first`` is the index of the first one."""
-        return decisions(assignment, sources, first, self._names, self.rule.threshold, self.rule.unit)
+        """Turn answers that were just given into decisions with ids and names; ``first`` is the index of the first."""
+        return decisions(self._with_ids(assignment), sources, first, self._names, self.rule.threshold, self.rule.unit)
+
+    def _with_ids(self, assignment: Assignment) -> Assignment:
+        """Put ids in the place of slots; one that was only looked at may be past the end."""
+        next_id = np.array([self.memory.next_id])
+        ids = np.concatenate([self.memory.ids.numpy(), next_id, [-1]])  # the last one is for -1, nobody
+        return replace(assignment, ids=ids[assignment.ids], runner_ups=ids[assignment.runner_ups])
 
     def _observe(self, features: Tensor, sources: list[str]) -> list[Decision]:
         answers: list[Decision] = []
@@ -157,6 +219,7 @@ class FeatureStream:
             answers += self.decisions(assignment, sources[start:end], first)
             if self.room == 0:
                 self.adapt()
+                self.retire()
         return answers
 
     def _unit(self, features: Tensor) -> Tensor:

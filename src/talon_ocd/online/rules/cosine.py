@@ -29,6 +29,15 @@ class CosineRule:
     def adapt(self) -> None:
         """Learn nothing: the prototypes are the memory's."""
 
+    def keep(self, slots: Tensor) -> None:
+        """Follow nothing: the prototypes are the memory's."""
+
+    def correct(self, index: int, feature: Tensor, away: int | None, to: int | None) -> None:
+        """Learn nothing: the prototypes are the memory's."""
+
+    def forget(self, answered: int) -> None:
+        """Forget nothing: no image is remembered."""
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return nothing: there is no state."""
         return {}

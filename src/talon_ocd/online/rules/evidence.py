@@ -120,6 +120,30 @@ class EvidenceRule:
         hurdle = self._hurdle(np.array([self.beliefs.living]), np.zeros(1, np.int64))
         return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps)
 
+    def keep(self, slots: Tensor) -> None:
+        """Keep only the categories of these slots ``(L,)``, which are numbered anew."""
+        self.beliefs.keep(slots.numpy())
+        self.recent.keep(slots.numpy())
+
+    def correct(self, index: int, feature: Tensor, away: int | None, to: int | None) -> None:
+        """Take a unit feature ``(D,)`` out of slot ``away`` and put it into slot ``to``, which may be the next one.
+
+        A person has spoken: second thoughts leave the image where it is from now on.
+        """
+        member = self.beliefs.model.coordinates(feature[None])[0]
+        home = self.recent.settle(index)
+        if away is not None:
+            self.beliefs.leave(away if home is None else home, member)
+        if to is not None:
+            if to == self.beliefs.size:
+                self.beliefs.found(member)
+            else:
+                self.beliefs.join(to, member)
+
+    def forget(self, answered: int) -> None:
+        """Forget the images that might still move; so many were answered by now."""
+        self.recent.forget(answered)
+
     def merges(self, most: int = 20) -> list[tuple[int, int, float]]:
         """Return pairs of categories, one of them discovered, that are rather one than two, surest first."""
         return merges(self.beliefs, most)
