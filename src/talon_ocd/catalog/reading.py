@@ -1,0 +1,204 @@
+"""Reading a catalog: categories, pages of them, their images, what happened (layer: catalog).
+
+Everything here may be called from any thread, also while the stream answers and people edit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from heapq import merge as merge_sorted
+from itertools import islice
+
+import numpy as np
+
+from talon_ocd.catalog.cursors import read_cursor, write_cursor
+from talon_ocd.catalog.facts import STATES, Facts
+from talon_ocd.catalog.paging import SORTS, page
+from talon_ocd.catalog.views import Category, Member, Page
+from talon_ocd.durable.journal import MOST_PARAMETERS, Event, Journal, as_event
+from talon_ocd.errors import CatalogError, nearest
+
+MOST_ROWS = 1000
+"""Rows of one page."""
+FIRST_IMAGES = 32
+"""Images of a category that exemplars are chosen from: its first ones, so that its face does not change every day."""
+
+
+class CatalogReader:
+    """The facts of a stream folder; new events and answers are seen at the next question."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._reading = threading.RLock()
+        self._facts = Facts(journal)
+        self._threshold = float(journal.meta("rule", {}).get("threshold", 0.0))
+
+    # One category
+
+    def resolve(self, category: int) -> int:
+        """Return what a category has become by merges: an id that was answered once is good for ever."""
+        with self._reading:
+            self._facts.fold_new()
+            self._facts.demand(category)
+            return self._facts.end(category)
+
+    def name(self, category: int) -> str:
+        """Return what a category, or the one that it was merged into, is called now."""
+        with self._reading:
+            return self._facts.name(self.resolve(category))
+
+    def get(self, category: int, exemplars: int = 4) -> Category:
+        """Return a category; one that was merged into another comes with its own images only."""
+        with self._reading:
+            self._facts.refresh()
+            self._facts.demand(category)
+            return self._facts.category(category, tuple(self.exemplars(category, exemplars)))
+
+    def find(self, name: str) -> int | None:
+        """Return the category with a name, if there is one; of several the oldest."""
+        with self._reading:
+            self._facts.refresh()
+            return next(iter(self._facts.called(name)), None)
+
+    def preferred(self, categories: Iterable[int]) -> int:
+        """Return which of some categories a merge keeps unless told: the named, then the known, then the larger."""
+        with self._reading:
+            facts = self._facts
+            facts.refresh()
+            ends = {self.resolve(category) for category in categories}
+            if not ends:
+                raise CatalogError("no categories were given; give at least one.")
+            return max(ends, key=lambda end: (bool(facts.naming(end)), facts.known(end), facts.count(end), -end))
+
+    def next_id(self) -> int:
+        """Return the id that the next category would get."""
+        with self._reading:
+            self._facts.refresh()
+            return self._facts.totals.size
+
+    # Many categories
+
+    def list(
+        self, state: str = "active", query: str = "", sort: str = "recent", limit: int = 50, after: str | None = None,
+        exemplars: int = 4,
+    ) -> Page[Category]:  # fmt: skip
+        """Return a page of categories.
+
+        Args:
+            state: one of the states of categories, ``known`` or ``discovered`` (of those that are active or tentative),
+                or ``all``.
+            query: part of any name that a category or one merged into it has or had.
+            sort: ``recent`` (last image first), ``count`` (largest first), ``name`` or ``created`` (newest first).
+            limit: most rows.
+            after: ``next`` of the page before.
+            exemplars: typical images of each.
+        """
+        _demand_word("state", state, STATES)
+        _demand_word("sort", sort, SORTS)
+        _demand_limit(limit)
+        with self._reading:
+            self._facts.refresh()
+            chosen = np.flatnonzero(self._facts.in_state(state, self._facts.ends()))
+            if wanted := query.strip().casefold():
+                texts = self._facts.search_texts()
+                chosen = np.array([category for category in chosen.tolist() if wanted in texts[category]], np.int64)
+            ids, following = page(self._facts, chosen, sort, limit, after)
+            rows = [self._facts.category(found, tuple(self.exemplars(found, exemplars))) for found in ids]
+            return Page(rows, following, len(chosen))
+
+    def totals(self) -> dict[str, int]:
+        """Return how many categories there are in each state that ``list`` takes."""
+        with self._reading:
+            self._facts.refresh()
+            ends = self._facts.ends()
+            return {state: int(self._facts.in_state(state, ends).sum()) for state in STATES}
+
+    # Images
+
+    def members(self, category: int, limit: int = 50, after: str | None = None) -> Page[Member]:
+        """Return a page of the images that are at home in a category, newest first."""
+        _demand_limit(limit)
+        below = 2**62 if after is None else int(read_cursor(after, "members")[0])
+        with self._reading:
+            self._facts.refresh()
+            self._facts.demand(category)
+            total, homes = self._facts.count(category), self._facts.together(category)
+        columns = [self._newest(home, limit + 1, below) for home in homes]
+        indices = list(islice(merge_sorted(*columns, reverse=True), limit + 1))
+        following = write_cursor("members", indices[limit - 1], 0) if len(indices) > limit else None
+        return Page(self.images(indices[:limit]), following, total)
+
+    def images(self, indices: Sequence[int]) -> Sequence[Member]:
+        """Return images by their index, in this order; unknown ones are left out."""
+        found: dict[int, Member] = {}
+        for start in range(0, len(indices), MOST_PARAMETERS):
+            part = indices[start : start + MOST_PARAMETERS]
+            marks = ",".join("?" * len(part))
+            for row in self.journal.query(f"SELECT * FROM decisions WHERE idx IN ({marks})", part):
+                other = row["runner_up"]
+                found[row["idx"]] = Member(
+                    row["idx"], row["source"], row["at"], row["category"], row["verdict"], row["similarity"], other,
+                    self.name(other) if other >= 0 else "", row["runner_up_similarity"],
+                    row["similarity"] - self._threshold,
+                )  # fmt: skip
+        return [found[index] for index in indices if index in found]
+
+    def exemplars(self, category: int, n: int = 4) -> Sequence[int]:
+        """Return a few typical images: of the first ones those that fitted best."""
+        if n < 1:
+            return []
+        with self._reading:
+            self._facts.demand(category)
+            homes = self._facts.together(category)
+        found: list[tuple[float, int]] = []
+        for home in homes[:FIRST_IMAGES]:
+            rows = self.journal.query(
+                "SELECT idx, similarity FROM decisions WHERE home = ? ORDER BY idx LIMIT ?", (home, FIRST_IMAGES)
+            )
+            found += [(-row["similarity"], row["idx"]) for row in rows]
+        return [index for _, index in sorted(found)[:n]]
+
+    # What happened
+
+    def history(self, limit: int = 50, before: int | None = None, everything: bool = False) -> Sequence[Event]:
+        """Return events, newest first: what people did, or everything; ``before`` is the number of an event."""
+        _demand_limit(limit)
+        with self._reading:
+            self._facts.fold_new()
+            below = self._facts.ledger.last + 1 if before is None else before
+            numbers = list(islice((event.seq for event in self._facts.ledger.newest() if event.seq < below), limit))
+        if not everything:
+            found = {event.seq: event for event in self._events(numbers)}
+            return [found[seq] for seq in numbers]
+        rows = self.journal.query("SELECT * FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?", (below, limit))
+        return [as_event(row) for row in rows]
+
+    def undone(self, seq: int) -> bool:
+        """Say whether an event was undone, and that not undone again."""
+        with self._reading:
+            self._facts.fold_new()
+            return not self._facts.ledger.counts(seq)
+
+    def _newest(self, home: int, limit: int, below: int) -> Sequence[int]:
+        rows = self.journal.query(
+            "SELECT idx FROM decisions WHERE home = ? AND idx < ? ORDER BY idx DESC LIMIT ?", (home, below, limit)
+        )
+        return [row["idx"] for row in rows]
+
+    def _events(self, numbers: Sequence[int]) -> Iterable[Event]:
+        """Return events with all that belongs to them, in any order."""
+        for start in range(0, len(numbers), MOST_PARAMETERS):
+            part = numbers[start : start + MOST_PARAMETERS]
+            marks = ",".join("?" * len(part))
+            yield from map(as_event, self.journal.query(f"SELECT * FROM events WHERE seq IN ({marks})", part))
+
+
+def _demand_word(what: str, word: str, words: Sequence[str]) -> None:
+    if word not in words:
+        raise CatalogError(f"{what}={word!r} is not known; choose from {', '.join(words)}.{nearest(word, words)}")
+
+
+def _demand_limit(limit: int) -> None:
+    if not 1 <= limit <= MOST_ROWS:
+        raise CatalogError(f"limit={limit}: a page has 1 to {MOST_ROWS} rows.")
