@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from talon_ocd.catalog import Catalog, NameTakenError, summary
-from talon_ocd.durable.journal import Event, Journal
+from talon_ocd.durable.journal import Draft, Event, Journal
 from talon_ocd.errors import CatalogError
 from tests.catalog.journals import entries, open_journal
 
@@ -220,8 +220,21 @@ def test_a_split_that_is_undone_frees_its_name_but_not_its_id(journal: Journal, 
     assert (catalog.get(6).state, catalog.find("robin")) == ("retired", None)
     assert catalog.list(state="retired").total == 1
     assert catalog.split(2, [4], name="robin").data["into"] == 7
-    with pytest.raises(CatalogError, match="retired"):
-        catalog.move([0], 6)
+    catalog.move([0], 6)
+    assert catalog.get(6).state == "tentative", "somebody wants it after all"
+
+
+def test_a_retired_category_lives_again_when_something_comes_to_it(journal: Journal, catalog: Catalog) -> None:
+    for category in (3, 4, 5):
+        journal.append(Draft("retired", category, {"reason": "policy"}), journal.answered)
+    assert [catalog.get(one).state for one in (3, 4, 5)] == ["retired"] * 3
+    assert [one.id for one in catalog.list(state="retired", sort="created").items] == [5, 4, 3]
+    confirmed = catalog.confirm([6])
+    journal.write(entries([5], first=11, seen={5}))
+    assert [catalog.get(one).state for one in (3, 4, 5)] == ["active", "retired", "active"]
+    assert [one.id for one in catalog.list(state="retired").items] == [4]
+    catalog.undo(confirmed.seq)
+    assert catalog.get(3).state == "retired"
 
 
 def test_a_split_of_a_merged_category_takes_from_all_of_it(journal: Journal, catalog: Catalog) -> None:

@@ -17,6 +17,7 @@ class Aliases:
         self._merged: dict[int, list[int]] = {}
         self._merges: dict[int, tuple[int, ...]] = {}  # its last one is `into`
         self._touching: dict[int, set[int]] = {}
+        self._newest = -1
 
     def resolve(self, category: int) -> int:
         """Return what a category has become."""
@@ -33,14 +34,14 @@ class Aliases:
     def add(self, seq: int, categories: Sequence[int], into: int) -> None:
         """Let a merge count; the usual one, newer than all others, costs no more than the categories it moves."""
         merge = (*categories, into)
-        before = [other for category in merge for other in self._touching.get(category, ())]
         self._merges[seq] = merge
         for category in merge:
             self._touching.setdefault(category, set()).add(seq)
-        if all(other < seq for other in before):
+        if seq > self._newest:
+            self._newest = seq
             self._follow(merge)
         else:
-            self._fold_again(merge)
+            self._fold(self._connected(merge))
 
     def remove(self, seq: int) -> None:
         """Let a merge count no longer."""
@@ -54,9 +55,6 @@ class Aliases:
     def merging(self, category: int) -> list[int]:
         """Return the numbers of the active merges that name a category, oldest first."""
         return sorted(self._touching.get(category, ()))
-
-    def _fold_again(self, merge: Iterable[int]) -> None:
-        self._fold(self._connected(merge))
 
     def _connected(self, categories: Iterable[int]) -> set[int]:
         """Return all categories that active merges connect to these."""

@@ -117,14 +117,14 @@ class Catalog(CatalogReader):
             return self._tell(event)
 
     def move(self, images: Iterable[int], to: int, actor: str = "person", note: Note | None = None) -> Event:
-        """Bring images to another category: the stream learns that they are of it, and not of the one before."""
+        """Bring images to another category: the stream learns that they are of it, and not of the one before.
+
+        A category that was retired begins anew with them.
+        """
         with self._editing:
             homes = self._homes(images)
             with self._reading:
                 end = self.resolve(to)
-                self._facts.refresh()
-                if self._facts.state(end) == "retired":
-                    raise CatalogError(f"category {end} was retired; move images to a living one, or split them off.")
                 together = set(self._facts.together(end))
             moves = [(image, home, end) for image, home in homes.items() if home not in together]
             if not moves:

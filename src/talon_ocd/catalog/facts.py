@@ -121,7 +121,7 @@ class Facts:
         ledger, count = self.ledger, self.count(category)
         if self.end(category) != category:
             return "merged"
-        if category in ledger.retired or self._taken_back(category):
+        if self._retired(category) or self._taken_back(category):
             return "retired"
         if ledger.hidden(category):
             return "hidden"
@@ -140,6 +140,13 @@ class Facts:
             self.count(category), self._verdicts(together), float(firsts.min()) if len(firsts) else None,
             float(lasts.max()) if len(lasts) else None, None if known or not begun else min(begun), exemplars,
         )  # fmt: skip
+
+    def _retired(self, category: int) -> bool:
+        """Say whether the stream gave a category up, and neither a person nor an answer has come back to it since."""
+        ledger, event = self.ledger, self.ledger.retired.get(category)
+        if event is None or self.totals.last[category] >= event.answered:
+            return False
+        return not any(seq > event.seq and ledger.counts(seq) for seq in ledger.revivals.get(category, ()))
 
     def _taken_back(self, category: int) -> bool:
         """Say whether a category was made by a split that is undone, and nothing has come to it since."""
@@ -174,7 +181,9 @@ class Facts:
         merged, known = ends != np.arange(size), np.arange(size) < self.totals.known
         counts = np.bincount(ends, self.totals.members, size)
         taken_back = [category for category, seq in ledger.splits.items() if not ledger.counts(seq)]
-        retired = ~merged & (self._marked(ledger.retired) | (self._marked(taken_back) & (counts == 0)))
+        retired = ~merged & (
+            self._marked(filter(self._retired, ledger.retired)) | (self._marked(taken_back) & (counts == 0))
+        )
         hidden = ~merged & ~retired & self._marked(filter(ledger.hidden, ledger.categories_with("hidden")))
         shown = exists & ~merged & ~retired & ~hidden
         few = shown & ~known & (counts < SUPPORT) & ~self._marked(ends[ledger.categories_with("named")].tolist())

@@ -31,14 +31,16 @@ class Ledger:
         version: how often a fact has changed.
         aliases: which categories are one.
         corrections: where images belong.
-        retired: categories that the stream gave up, and why.
+        retired: categories that the stream gave up, and the event that says so.
+        revivals: events that brought images to categories which had been retired before.
         splits: categories that people made by a split, and the number of that event.
     """
 
     def __init__(self) -> None:
         self.last = self.version = 0
         self.aliases, self.corrections = Aliases(), Corrections()
-        self.retired: dict[int, str] = {}
+        self.retired: dict[int, Event] = {}
+        self.revivals: dict[int, list[int]] = {}
         self.splits: dict[int, int] = {}
         self._events: dict[int, Event] = {}  # without moves: an import may have a million
         self._undoers: dict[int, list[int]] = {}
@@ -124,7 +126,7 @@ class Ledger:
         self.version += 1
         if event.kind == "retired":
             if event.category is not None:
-                self.retired[event.category] = str(event.data.get("reason", ""))
+                self.retired[event.category] = event
             return set()
         moves = event.data.get("moves", ())
         light = {key: value for key, value in event.data.items() if key != "moves"}
@@ -135,6 +137,8 @@ class Ledger:
         else:
             if event.kind in CORRECTIONS:
                 self.corrections.add(event.seq, moves)
+                for category in {move[2] for move in moves if move[2] in self.retired}:
+                    self.revivals.setdefault(category, []).append(event.seq)
             if event.kind == "split":
                 self.splits[int(event.data["into"])] = event.seq
             self._turn(self._events[event.seq], on=True)
