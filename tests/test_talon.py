@@ -50,10 +50,10 @@ def test_the_same_seed_gives_the_same_bytes_and_answers(fitted: Talon, model: Pa
 
 def test_evidence_decides_unless_a_number_is_given(fitted: Talon) -> None:
     for threshold in (None, "auto"):
-        rule = fitted.stream(threshold).discovery.rule
+        rule = fitted.stream(threshold=threshold).discovery.rule
         assert isinstance(rule, EvidenceRule) and rule.learns
     for number in (0.5, "0.5"):
-        assert fitted.stream(number).discovery.rule == CosineRule(0.5)
+        assert fitted.stream(threshold=number).discovery.rule == CosineRule(0.5)
     still = fitted.stream(adapt="none").discovery.rule
     assert isinstance(still, EvidenceRule) and not still.learns
 
@@ -63,7 +63,7 @@ def test_people_may_ask_for_finer_or_coarser_categories(fitted: Talon) -> None:
     assert found[0] < found[1] < found[2] and answers(fitted, finer=0.0) == answers(fitted)
     for threshold in (0.9, "0.9"):
         with pytest.raises(ConfigError, match="finer=3 is for streams that decide by evidence"):
-            fitted.stream(threshold, finer=3.0)
+            fitted.stream(threshold=threshold, finer=3.0)
     for nothing in (float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="finer must be a number of nats"):
             fitted.stream(finer=nothing)
@@ -74,7 +74,7 @@ def test_a_threshold_can_be_rehearsed() -> None:
     talon.fit(tiny.labelled())
     assert talon.evidence is None and talon.threshold == talon.report["calibration"]["threshold"]
     for threshold in (None, "auto"):
-        assert talon.stream(threshold).discovery.rule == CosineRule(talon.threshold)
+        assert talon.stream(threshold=threshold).discovery.rule == CosineRule(talon.threshold)
 
 
 def test_heads_are_paired_if_there_is_training_and_the_settings_say_so() -> None:
@@ -152,7 +152,7 @@ def test_bad_images_are_skipped_and_listed() -> None:
 @pytest.mark.parametrize(("threshold", "adapt"), [("high", None), ("nan", None), (None, "encoders")])
 def test_a_stream_refuses_what_it_does_not_know(fitted: Talon, threshold: str | None, adapt: str | None) -> None:
     with pytest.raises(ConfigError):
-        fitted.stream(threshold, adapt)
+        fitted.stream(threshold=threshold, adapt=adapt)
 
 
 class Interrupt(Listener):

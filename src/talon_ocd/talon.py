@@ -9,15 +9,16 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from talon_ocd.backbones import Backbone, get_backbone, paired
 from talon_ocd.config import OfflineConfig, OnlineConfig, TalonConfig, parse_adapt
+from talon_ocd.durable import DurableStream, Identity, fingerprint, settings_at, settings_of
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
-from talon_ocd.images import ImageItem, ImageSource, Skipped, labelled
+from talon_ocd.images import ImageItem, ImageSource, Skipped, display, labelled
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import Fitting, Labelled, TrunkCache, choose_probe
-from talon_ocd.online import DiscoveryStream, Evidence, EvidenceRule, Guard, Probe
+from talon_ocd.online import Bounds, DiscoveryStream, Evidence, EvidenceRule, Guard, Probe
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.saved import SavedModel, read_model, write_model
 
@@ -42,6 +43,7 @@ class Talon:
         skipped: labelled images that could not be used, with the reason.
         evidence: what the evidence rule learned from the labelled images; ``None`` if a threshold decides.
         probe: labelled images that guard the encoder steps of streams; ``None`` if ``guard.enabled`` is off.
+        folder: where the model was loaded from, empty if it was not.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Talon:
         self._threshold: float | None = None
         self.evidence: Evidence | None = None
         self.probe: Probe | None = None
+        self.folder = ""
 
     def fit(
         self,
@@ -121,28 +124,85 @@ class Talon:
             )
         return self._threshold
 
+    @overload
     def stream(
-        self, threshold: float | str | None = None, adapt: str | None = None, finer: float = 0.0
+        self,
+        folder: None = None,
+        *,
+        threshold: float | str | None = None,
+        adapt: str | None = None,
+        finer: float | None = None,
+        bounds: Bounds | None = None,
+        purpose: str = ...,
+    ) -> DiscoveryStream: ...
+
+    @overload
+    def stream(
+        self,
+        folder: str | Path,
+        *,
+        threshold: float | str | None = None,
+        adapt: str | None = None,
+        finer: float | None = None,
+        bounds: Bounds | None = None,
+        purpose: str = ...,
+    ) -> DurableStream: ...
+
+    def stream(
+        self,
+        folder: str | Path | None = None,
+        *,
+        threshold: float | str | None = None,
+        adapt: str | None = None,
+        finer: float | None = None,
+        bounds: Bounds | None = None,
+        purpose: str = "a program",
     ) -> DiscoveryStream:
         """Open a stream; it adapts copies, so that streams of one model never meet.
 
         Args:
+            folder: where the stream lives: it goes on where it stopped. ``None`` keeps it in memory.
             threshold: a cosine for TALON's rule, ``auto`` (what ``fit`` found), or ``None`` for the model's own.
             adapt: ``prototypes``, ``encoder``, ``prototypes,encoder`` or ``none``; ``None`` for the model's own.
             finer: nats that evidence must reach besides what was rehearsed: 3 gives more categories, -3 fewer.
+            bounds: when discovered categories are retired.
+            purpose: what others are told who want the same folder.
+
+        What is left out has the value that the folder's stream was begun with.
         """
-        if not isfinite(finer):
-            raise ConfigError(f"finer={finer:g}: finer must be a number of nats, such as 3 or -3.")
-        if finer and (self.evidence is None or threshold not in (None, "auto")):
-            raise ConfigError(f"finer={finer:g} is for streams that decide by evidence; give a threshold instead.")
+        begun = settings_at(Path(folder)) if folder is not None else {}
+        if begun:
+            threshold = (
+                threshold if threshold is not None else None if begun["rule"] == "evidence" else begun["threshold"]
+            )
+            adapt = adapt if adapt is not None else ",".join(begun["adapt"]) or "none"
+            finer = finer if finer is not None else begun["finer"]
+            bounds = bounds or Bounds(**begun["bounds"])
+        finer, bounds = finer or 0.0, bounds or Bounds()
         online = self.config.online if adapt is None else replace(self.config.online, adapt=parse_adapt(adapt))
-        memory = self.memory.copy()
-        if self.evidence is not None and threshold in (None, "auto"):
-            evidence = self.evidence.with_offset(self.evidence.offset + finer)
-            rule = EvidenceRule(evidence, self.config.evidence, "prototypes" in online.adapt)
-            return DiscoveryStream(self.backbone, memory, online, self.names, rule=rule, guard=self._guard(online))
-        online = replace(online, threshold=self._resolve(threshold))
-        return DiscoveryStream(self.backbone, memory, online, self.names, guard=self._guard(online))
+        rule = self._rule(threshold, finer, online)
+        if rule is None:
+            online = replace(online, threshold=self._resolve(threshold))
+        parts: dict[str, Any] = {
+            "backbone": self.backbone,
+            "memory": self.memory.copy(),
+            "config": online,
+            "names": self.names,
+            "rule": rule,
+            "guard": self._guard(online),
+            "bounds": bounds,
+        }
+        if folder is None:
+            return DiscoveryStream(**parts)
+        kind, at = ("cosine", online.threshold) if rule is None else (rule.name, rule.threshold)
+        settings = settings_of(float(at), kind, finer, online.adapt, bounds)
+        identity = Identity(self.fingerprint(), self.folder, self.names, settings)
+        return DurableStream(Path(folder), identity, purpose=purpose, **parts)
+
+    def fingerprint(self) -> str:
+        """Return a digest of all that answers follow from: encoder, prototypes, evidence."""
+        evidence = {} if self.evidence is None else self.evidence.state_dict()
+        return fingerprint(self.backbone.state_dict(), self.memory.state_dict(), evidence)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""
@@ -157,8 +217,19 @@ class Talon:
         talon.backbone = saved.backbone if device is None else saved.backbone.to(device)  # as it is: the memory fits it
         talon.names, talon.report = saved.names, saved.report
         talon._memory, talon._threshold, talon.evidence = saved.memory, saved.threshold, saved.evidence
-        talon.probe = saved.probe
+        talon.probe, talon.folder = saved.probe, display(Path(folder).resolve())
         return talon
+
+    def _rule(self, threshold: float | str | None, finer: float, online: OnlineConfig) -> EvidenceRule | None:
+        """Return the evidence rule, or ``None`` if a threshold decides."""
+        if not isfinite(finer):
+            raise ConfigError(f"finer={finer:g}: finer must be a number of nats, such as 3 or -3.")
+        if self.evidence is None or threshold not in (None, "auto"):
+            if finer:
+                raise ConfigError(f"finer={finer:g} is for streams that decide by evidence; give a threshold instead.")
+            return None
+        evidence = self.evidence.with_offset(self.evidence.offset + finer)
+        return EvidenceRule(evidence, self.config.evidence, "prototypes" in online.adapt)
 
     def _guard(self, online: OnlineConfig) -> Guard | None:
         """Return a guard for a stream whose encoder learns, if there shall be one."""

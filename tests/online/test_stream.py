@@ -22,7 +22,7 @@ BY_BOTH_RULES = pytest.mark.parametrize("by_evidence", [False, True], ids=["cosi
 @pytest.fixture(scope="module")
 def threshold(fitted: Talon) -> float:
     """One that founds some categories and attaches to others."""
-    stream = fitted.stream(2.0, "none")
+    stream = fitted.stream(threshold=2.0, adapt="none")
     return float(np.median([decision.similarity for decision in stream.run(tiny.incoming())]))
 
 

@@ -53,7 +53,7 @@ def discover(
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     talon = Talon.from_pretrained(model)
-    online = talon.stream(threshold, adapt, finer)
+    online = talon.stream(threshold=threshold, adapt=adapt, finer=finer)
     rule = online.discovery.rule
     lazy = data == "-"
     if lazy and shuffle:

@@ -67,6 +67,14 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class Request:
+    """A request for one image that may be sent twice: its key, and a digest of what was sent."""
+
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Entry:
     """An answer with all that is written down about it.
 
@@ -76,6 +84,7 @@ class Entry:
         feature: unit vector ``(D,)``.
         replay: what a restart needs: the feature, or the trunk output ``hidden_shape`` while the encoder adapts.
         stored: name of the picture in the folder's ``images/``, if it has no file of its own.
+        request: the request that brought it, if it may be sent twice.
     """
 
     decision: Decision
@@ -83,14 +92,7 @@ class Entry:
     feature: Tensor
     replay: Tensor
     stored: str | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request that may be sent twice: its key, and a digest of what was sent."""
-
-    key: str
-    digest: str
+    request: Request | None = None
 
 
 class Journal:
@@ -161,7 +163,7 @@ class Journal:
             rows = [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()]
             connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
-    def write(self, entries: Sequence[Entry], steps: int = 0, request: Request | None = None) -> list[Event]:
+    def write(self, entries: Sequence[Entry], steps: int = 0) -> list[Event]:
         """Write answers down, in one commit; returns the events of the categories that they founded."""
         now, batch = time.time(), entries[0].decision.index
         with self.transaction() as connection:
@@ -181,9 +183,10 @@ class Journal:
                 "last_at = excluded.last_at",
                 [(e.decision.category, 0, *(e.decision.index, now) * 2) for e in entries],
             )
-            if request is not None:
-                row = (request.key, now, request.digest, batch, len(entries))
-                connection.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", row)
+            connection.executemany(
+                "INSERT INTO requests VALUES (?, ?, ?, ?)",
+                [(e.request.key, now, e.request.digest, e.decision.index) for e in entries if e.request is not None],
+            )
             founders = [entry.decision for entry in entries if entry.decision.verdict == "new"]
             return [
                 self.append(Draft("created", founder.category, {"image": founder.index}), founder.index)
@@ -200,10 +203,10 @@ class Journal:
             )
             return Event(int(cursor.lastrowid or 0), *event)
 
-    def skip(self, key: str, source: str, reason: str) -> None:
+    def skip(self, source: str, reason: str) -> None:
         """Write down that an image could not be used."""
         with self.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO skipped VALUES (?,?,?,?)", (key, time.time(), source, reason))
+            connection.execute("INSERT OR REPLACE INTO skipped VALUES (?, ?, ?)", (source, time.time(), reason))
 
     # Reading
 
@@ -271,14 +274,10 @@ class Journal:
             found |= {row["key"] for row in self.query(f"SELECT key FROM decisions WHERE key IN ({marks})", part)}
         return found
 
-    def request(self, key: str) -> tuple[str, list[Decision]] | None:
-        """Return digest and answers of a request that was answered before."""
-        rows = self.query("SELECT * FROM requests WHERE key = ?", (key,))
-        if not rows:
-            return None
-        first, number = rows[0]["first_idx"], rows[0]["number"]
-        answers = self.query("SELECT * FROM decisions WHERE idx >= ? AND idx < ? ORDER BY idx", (first, first + number))
-        return rows[0]["digest"], [self.as_decision(row) for row in answers]
+    def request(self, key: str) -> tuple[str, Decision] | None:
+        """Return digest and answer of a request that was answered before."""
+        rows = self.query("SELECT * FROM requests JOIN decisions USING (idx) WHERE requests.key = ?", (key,))
+        return (rows[0]["digest"], self.as_decision(rows[0])) if rows else None
 
     def _facts(self) -> tuple[list[str], dict[str, Any]]:
         """Names of the known classes, and threshold and unit of the rule: they never change."""

@@ -36,7 +36,7 @@ CREATE TABLE features (idx INTEGER PRIMARY KEY, feature BLOB NOT NULL);
 -- Dropped two snapshots later.
 CREATE TABLE replay (idx INTEGER PRIMARY KEY, content BLOB NOT NULL);
 
-CREATE TABLE skipped (key TEXT PRIMARY KEY, at REAL NOT NULL, source TEXT NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE skipped (source TEXT PRIMARY KEY, at REAL NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID;
 
 -- Totals of each category, kept with every answer: nobody counts a million rows.
 -- answers: images answered with it. members: images at home in it.
@@ -64,9 +64,9 @@ CREATE TABLE events (
 );
 CREATE INDEX events_by_category ON events (category, seq);
 
--- Answers to requests that may be sent twice.
+-- Requests that may be sent twice, one row an image: what was sent, and which answer it got.
 CREATE TABLE requests (
-    key TEXT PRIMARY KEY, at REAL NOT NULL, digest TEXT NOT NULL, first_idx INTEGER NOT NULL, number INTEGER NOT NULL
+    key TEXT PRIMARY KEY, at REAL NOT NULL, digest TEXT NOT NULL, idx INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE snapshots (

@@ -53,13 +53,16 @@ def load_canvases(
 def batches(
     items: Iterable[ImageItem],
     preprocessing: Preprocessing,
-    batch_size: int,
+    batch_size: int | Callable[[], int],
     on_skip: Callable[[Skipped], None],
     limits: Limits = LIMITS,
     workers: int = 2,
 ) -> Iterator[Batch]:
-    """Yield full batches of good images (the last one may be smaller); bad ones go to ``on_skip``."""
-    if batch_size < 1:
+    """Yield full batches of good images (the last one may be smaller); bad ones go to ``on_skip``.
+
+    A ``batch_size`` that can be called is asked anew for every batch.
+    """
+    if not callable(batch_size) and batch_size < 1:
         raise ConfigError(f"batch_size={batch_size} must be 1 or more.")
     batch = Batch([], [])
     loaded = load_canvases(items, preprocessing, limits, workers)
@@ -70,7 +73,7 @@ def batches(
                 continue
             batch.items.append(item)
             batch.canvases.append(canvas)
-            if len(batch) == batch_size:
+            if len(batch) >= (batch_size() if callable(batch_size) else batch_size):
                 yield batch
                 batch = Batch([], [])
         if len(batch):

@@ -90,6 +90,13 @@ class Beliefs:
         only = np.array([category])
         self.put(only, self._counts[only] + 1.0, self._sums[only] + member)
 
+    def leave(self, category: int, member: Floats) -> None:
+        """Take a member ``(d,)`` out of a category again; one without members has nothing to give."""
+        only = np.array([category])
+        count = self._counts[only] - 1.0
+        if count[0] >= 0.0:
+            self.put(only, count, (self._sums[only] - member) * (count[0] > 0.0))
+
     def put(
         self, categories: Ints, counts: Floats, sums: Floats, derived: tuple[Prediction, Floats32] | None = None
     ) -> None:

@@ -1,6 +1,7 @@
 """Online: decide, remember and adapt while images arrive."""
 
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter, adaptation_loss, entropy
+from talon_ocd.online.bounds import Bounds
 from talon_ocd.online.decision import Decision, Verdict, decisions, discovered_name
 from talon_ocd.online.feature_stream import FeatureArray, FeatureStream, matrix, unit
 from talon_ocd.online.guard import Guard, GuardVerdict
@@ -12,6 +13,7 @@ from talon_ocd.online.stream import DiscoveryStream, Picture
 __all__ = [
     "AdaptationLoss",
     "Assignment",
+    "Bounds",
     "CosineRule",
     "Decision",
     "DiscoveryStream",

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from talon_ocd.backbones import Backbone
 from talon_ocd.config import OnlineConfig
-from talon_ocd.images import ImageItem, Limits, Skipped, batches, decode
+from talon_ocd.images import ImageItem, Skipped, batches, file_item, memory_item
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.online.adapt import AdaptationLoss, EncoderAdapter
+from talon_ocd.online.bounds import Bounds
 from talon_ocd.online.decision import Decision
 from talon_ocd.online.feature_stream import FeatureStream, section
 from talon_ocd.online.guard import Guard
@@ -57,10 +58,11 @@ class DiscoveryStream:
         loss: AdaptationLoss | None = None,
         rule: EvidenceRule | None = None,
         guard: Guard | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.backbone = backbone
         self.config = config
-        self.discovery = FeatureStream(memory, config, names, rule)
+        self.discovery = FeatureStream(memory, config, names, rule, bounds)
         scope = backbone.head_parameter_names(config.encoder_scope)
         self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config, loss)
         self.guard = guard
@@ -76,27 +78,27 @@ class DiscoveryStream:
         """The categories with their prototypes and counts."""
         return self.discovery.memory
 
+    @property
+    def answered(self) -> int:
+        """Answers given so far."""
+        return self.discovery.answered
+
     def decide(self, picture: Picture) -> Decision:
         """Answer one picture (path, bytes, PIL, array, tensor) without learning anything from it."""
-        source, hidden = self._load(picture)
-        return self.discovery.decide(self.adapter.encode(hidden)[0], source)
+        item, canvas = self._load(picture)
+        return self.decide_hidden(self.encode_loaded([canvas]), [item])[0]
 
     def observe(self, picture: Picture) -> Decision:
         """Answer one picture and learn from it; one that can't be used raises ``ImageError`` and changes nothing."""
-        source, hidden = self._load(picture)
-        return self.observe_hidden(hidden, [source])[0]
+        return self.observe_many([picture])[0]
 
     def observe_many(self, pictures: Iterable[Picture]) -> list[Decision]:
         """Answer pictures in order; the decisions are those of one ``observe`` after another.
 
         If one of them can't be used, ``ImageError`` says which and nothing is learned; ``run`` skips such pictures.
         """
-        loaded = [self._canvas(picture) for picture in pictures]
-        decisions: list[Decision] = []
-        for part in _parts(loaded):
-            hidden = self._trunk([canvas for _, canvas in part])
-            decisions += self.observe_hidden(hidden, [source for source, _ in part])
-        return decisions
+        loaded = [self._load(picture) for picture in pictures]
+        return self.observe_loaded([item for item, _ in loaded], [canvas for _, canvas in loaded])
 
     def run(self, items: Iterable[ImageItem], on_skip: OnSkip = lambda skipped: None) -> Iterator[Decision]:
         """Answer a source of images; what can't be used goes to ``on_skip`` and the stream goes on."""
@@ -110,31 +112,42 @@ class DiscoveryStream:
     ) -> Iterator[tuple[Decision, ImageItem]]:
         """Answer a source of images and give every image back with its answer.
 
-        Whole batches of ``batch_size`` (default: the adaptation interval) are the fastest; 1 answers every image before
-        the next one is read.
+        Whole batches of ``batch_size`` (default: up to the next adaptation) are the fastest; 1 answers every image
+        before the next one is read.
         """
-        size = min(self.config.adapt_every, MOST_AHEAD) if batch_size is None else batch_size
-        for batch in batches(items, self.backbone.preprocessing, size, on_skip):
-            hidden = [self._trunk(part) for part in _parts(batch.canvases)]
-            decisions = self.observe_hidden(torch.cat(hidden), [item.source for item in batch.items])
-            yield from zip(decisions, batch.items, strict=True)
+        most = MOST_AHEAD if batch_size is None else batch_size
+        for batch in batches(items, self.backbone.preprocessing, lambda: min(self.discovery.room, most), on_skip):
+            yield from zip(self.observe_loaded(batch.items, batch.canvases), batch.items, strict=True)
 
-    def observe_hidden(self, hidden: Tensor, sources: Sequence[str]) -> list[Decision]:
+    def observe_loaded(self, items: Sequence[ImageItem], canvases: Sequence[Tensor]) -> list[Decision]:
+        """Answer images that somebody else has decoded: canvases are ``(3, H, W)`` uint8."""
+        return self.observe_hidden(self.encode_loaded(canvases), items) if items else []
+
+    def encode_loaded(self, canvases: Sequence[Tensor]) -> Tensor:
+        """Return trunk outputs ``(N, *hidden_shape)``; the trunk never learns, so that any thread may do this."""
+        return torch.cat([self._trunk(part) for part in _parts(canvases)])
+
+    def decide_hidden(self, hidden: Tensor, items: Sequence[ImageItem | str]) -> list[Decision]:
+        """Answer images given by their trunk outputs ``(N, *hidden_shape)``, each as if it came next."""
+        assignment = self.discovery.look(self.adapter.encode(hidden).cpu())
+        return self.discovery.decisions(assignment, _sources(items), self.answered)
+
+    def observe_hidden(self, hidden: Tensor, items: Sequence[ImageItem | str]) -> list[Decision]:
         """Answer images given by their trunk outputs ``(N, *hidden_shape)``, for those who cache them."""
         decisions: list[Decision] = []
         while len(decisions) < len(hidden):
-            start, first = len(decisions), self.discovery.answered
-            assignment = self.place(hidden[start : start + self.discovery.room])
-            decisions += self.discovery.decisions(assignment, sources[start : start + len(assignment)], first)
+            part = slice(len(decisions), len(decisions) + self.discovery.room)
+            first, (features, assignment) = self.answered, self._place(hidden[part])
+            answers = self.discovery.decisions(assignment, _sources(items[part]), first)
+            self._written(answers, items[part], features, hidden[part])
+            decisions += answers
+            if self.discovery.room == 0:
+                self._adapt_in_time()
         return decisions
 
     def place(self, hidden: Tensor) -> Assignment:
         """Answer at most ``discovery.room`` images ``(B, *hidden_shape)``, and adapt if none is left to wait for."""
-        with self.clock("encode"):
-            features = self._encode(hidden)
-        with self.clock("decide"):
-            assignment = self.discovery.place(features)
-        self._ids.append(torch.from_numpy(assignment.ids))
+        _, assignment = self._place(hidden)
         if self.discovery.room == 0:
             with self.clock("adapt"):
                 self.flush()
@@ -151,6 +164,15 @@ class DiscoveryStream:
         self._hidden.clear()
         self._ids.clear()
         self._graph = None
+
+    def go_back(self, state: Mapping[str, Tensor]) -> list[int]:
+        """Go on with what an earlier state had learned; see ``FeatureStream.go_back``."""
+        gone = self.discovery.go_back(section(state, "discovery"))
+        self.adapter.load_state_dict(section(state, "adapter"))
+        if self.guard is not None:
+            self.guard.load_state_dict(section(state, "guard"))
+        self._hidden, self._ids, self._graph = [], [], None
+        return gone
 
     def second_thoughts(self) -> SecondThoughts | None:
         """Return what would be answered differently by now: see ``FeatureStream.second_thoughts``."""
@@ -197,18 +219,29 @@ class DiscoveryStream:
             else:
                 self.guard.step(self.adapter, hidden, ids, prototypes, self._graph, self.discovery.answered)
 
-    def _load(self, picture: Picture) -> tuple[str, Tensor]:
-        source, canvas = self._canvas(picture)
-        return source, self._trunk([canvas])
+    def _place(self, hidden: Tensor) -> tuple[Tensor, Assignment]:
+        """Answer images ``(B, *hidden_shape)``; returns their unit features ``(B, D)`` too."""
+        with self.clock("encode"):
+            features = self._encode(hidden)
+        with self.clock("decide"):
+            assignment = self.discovery.place(features)
+        self._ids.append(torch.from_numpy(assignment.ids))
+        return features, assignment
 
-    def _canvas(self, picture: Picture) -> tuple[str, Tensor]:
-        size = self.backbone.preprocessing.resize
-        if isinstance(picture, ImageItem):
-            return picture.source, self.backbone.preprocessing.canvas(picture.load(shorter_side=size))
-        path = Path(picture) if isinstance(picture, str | Path) else None
-        source = str(path) if path is not None else f"<{type(picture).__name__}>"
-        image = decode(path if path is not None else picture, source, Limits(), size)  # type: ignore[arg-type]
-        return source, self.backbone.preprocessing.canvas(image)
+    def _adapt_in_time(self) -> list[int]:
+        """Adapt when it is time, and retire what is out of bounds; returns the ids of what is gone."""
+        with self.clock("adapt"):
+            self.flush()
+            return self.discovery.retire()
+
+    def _written(
+        self, answers: Sequence[Decision], items: Sequence[ImageItem | str], features: Tensor, hidden: Tensor
+    ) -> None:
+        """Write answers down before anybody hears of them: a stream in memory has nowhere to."""
+
+    def _load(self, picture: Picture) -> tuple[ImageItem, Tensor]:
+        item = _as_item(picture)
+        return item, self.backbone.preprocessing.canvas(item.load(shorter_side=self.backbone.preprocessing.resize))
 
     def _trunk(self, canvases: Sequence[Tensor]) -> Tensor:
         with torch.no_grad():
@@ -218,3 +251,15 @@ class DiscoveryStream:
 
 def _parts(whole: Sequence[T]) -> Iterator[Sequence[T]]:
     return (whole[start : start + TRUNK_BATCH] for start in range(0, len(whole), TRUNK_BATCH))
+
+
+def _as_item(picture: Picture) -> ImageItem:
+    if isinstance(picture, ImageItem):
+        return picture
+    if isinstance(picture, str | Path):
+        return file_item(picture)
+    return memory_item(picture, f"<{type(picture).__name__}>")
+
+
+def _sources(items: Sequence[ImageItem | str]) -> list[str]:
+    return [item if isinstance(item, str) else item.source for item in items]

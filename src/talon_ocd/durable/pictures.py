@@ -1,0 +1,142 @@
+"""Thumbnails of all images, and the originals of those that came without a file (layer: durable).
+
+They are for people. Losing one loses no answer, so that they live beside the journal and not in it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from talon_ocd.durable.journal import Journal
+from talon_ocd.durable.snapshots import write_through
+from talon_ocd.errors import ImageError, StorageError
+from talon_ocd.images import ImageItem, decode
+from talon_ocd.images.decode import LIMITS
+from talon_ocd.images.items import file_key
+from talon_ocd.saved import reason
+
+PICTURES, IMAGES = "pictures.sqlite", "images"
+SIDE = 160
+"""Longer side of a thumbnail, in pixels."""
+QUALITY = 80
+_SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
+_STORED = re.compile(r"[0-9a-f]{64}")
+
+
+class Pictures:
+    """Thumbnails in ``pictures.sqlite`` and uploads in ``images/`` of a stream folder; any thread may read."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._folder = journal, journal.folder
+        self._lock = threading.Lock()
+        path = self._folder / PICTURES
+        self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS thumbnails (idx INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def add(self, first: int, canvases: Sequence[Tensor]) -> None:
+        """Keep thumbnails of canvases ``(3, H, W)`` that will be answers ``first``, ``first + 1``, ..."""
+        rows = [(first + offset, thumbnail(canvas)) for offset, canvas in enumerate(canvases)]
+        try:
+            with self._lock, self._connection:
+                self._connection.execute("BEGIN")
+                self._connection.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._folder}: thumbnails can't be written ({error}).") from error
+
+    def store(self, item: ImageItem) -> str | None:
+        """Keep the bytes of a picture that has no file of its own; returns their name, ``None`` if it has one."""
+        if not isinstance(item.payload, bytes):
+            return None
+        name = item.key.removeprefix("sha256:")
+        path = self._path(name)
+        if not path.exists():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_through(path, item.payload)
+            except OSError as error:
+                raise StorageError(f"{path}: an image can't be kept ({reason(error)}).") from error
+        return name
+
+    def thumbnail(self, index: int) -> bytes | None:
+        """Return the thumbnail of an answer's image as JPEG."""
+        with self._lock:
+            row = self._connection.execute("SELECT jpeg FROM thumbnails WHERE idx = ?", (index,)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def original(self, index: int) -> tuple[bytes, str] | None:
+        """Return the image of an answer with its media type; ``None`` if it is gone or has changed since."""
+        rows = self._journal.query("SELECT source, key, stored FROM decisions WHERE idx = ?", (index,))
+        data = _bytes(self._path(rows[0]["stored"]) if rows[0]["stored"] else _file(rows[0]["key"])) if rows else None
+        return None if data is None else shown(data, rows[0]["source"])
+
+    def drop(self, before: int, kept: Sequence[int], stored: Sequence[str]) -> None:
+        """Drop thumbnails of answers before ``before`` but for ``kept``, and originals by their names."""
+        with self._lock, self._connection:
+            self._connection.execute("BEGIN")
+            self._connection.execute("CREATE TEMP TABLE IF NOT EXISTS kept (idx INTEGER PRIMARY KEY)")
+            self._connection.execute("DELETE FROM kept")
+            self._connection.executemany("INSERT INTO kept VALUES (?)", [(index,) for index in kept])
+            self._connection.execute(
+                "DELETE FROM thumbnails WHERE idx < ? AND idx NOT IN (SELECT idx FROM kept)", (before,)
+            )
+        for name in stored:
+            with suppress(OSError):
+                self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        if not _STORED.fullmatch(name):
+            raise StorageError(f"{self._folder}: {name!r} is no name of a stored image.")
+        return self._folder / IMAGES / name[:2] / name
+
+
+def thumbnail(canvas: Tensor) -> bytes:
+    """Return a canvas ``(3, H, W)`` as a small JPEG."""
+    picture = Image.fromarray(canvas.permute(1, 2, 0).contiguous().numpy())
+    picture.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)
+    written = io.BytesIO()
+    picture.save(written, "JPEG", quality=QUALITY)
+    return written.getvalue()
+
+
+def shown(data: bytes, source: str) -> tuple[bytes, str] | None:
+    """Return bytes that any browser shows, with their media type: what is uncommon becomes JPEG."""
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            media = _SHOWN_AS_THEY_ARE.get(opened.format or "")
+        if media is not None:
+            return data, media
+        written = io.BytesIO()
+        decode(data, source, LIMITS).save(written, "JPEG", quality=90)
+        return written.getvalue(), "image/jpeg"
+    except (ImageError, OSError, ValueError):
+        return None
+
+
+def _file(key: str) -> Path | None:
+    """Return the file that a key speaks of, if it is still the same."""
+    path = Path(key.rsplit("|", 2)[0])
+    with suppress(OSError, ValueError):
+        return path if file_key(path) == key else None
+    return None
+
+
+def _bytes(path: Path | None) -> bytes | None:
+    with suppress(OSError):
+        return None if path is None else path.read_bytes()
+    return None

@@ -1,0 +1,65 @@
+"""From a snapshot to the present (layer: durable)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Protocol
+
+from talon_ocd.durable.journal import Draft, Event, Journal
+from talon_ocd.errors import StreamError
+
+STATE_KINDS = ("flushed", "rethought", "rolled_back", "split", "moved", "confirmed", "rejected", "undone")
+"""Events that change what a stream has learned."""
+ROWS = 1024
+"""Answers that are read at once."""
+
+
+class Replayed(Protocol):
+    """A stream that can do again what it did."""
+
+    def replay_batch(self, content: Sequence[bytes], wanted: Sequence[int]) -> None:
+        """Answer a batch; ``wanted`` are the categories that were answered."""
+
+    def replay_event(self, event: Event) -> None:
+        """Change the state as an event did."""
+
+
+class Replay:
+    """What happened after a state with ``answered`` answers that knew of the events up to ``event``."""
+
+    def __init__(self, journal: Journal, answered: int, event: int) -> None:
+        self._journal, self._answered = journal, answered
+        self._events = journal.events(event, STATE_KINDS)
+        written = journal.events(event, ("retired", "guard"))
+        self._written = {(e.kind, e.category, e.answered, e.data.get("reason")) for e in written}
+
+    def run(self, stream: Replayed) -> None:
+        """Do it all again, in its order."""
+        at, end = self._answered, self._journal.answered
+        while at < end:
+            rows = self._journal.query(
+                "SELECT idx, batch, category, content FROM decisions LEFT JOIN replay USING (idx) "
+                "WHERE idx >= ? AND batch < ? ORDER BY idx",
+                (at, at + ROWS),
+            )
+            for first, group in groupby(rows, key=lambda row: row["batch"]):
+                batch = list(group)
+                if any(row["content"] is None for row in batch):
+                    raise StreamError(
+                        f"{self._journal.folder}: no snapshot is whole, and the journal alone reaches back to answer "
+                        f"{first} only; copy the folder's snapshots back, or answer its images anew with "
+                        "`talon stream replay`."
+                    )
+                self._events_before(first, stream)
+                stream.replay_batch([row["content"] for row in batch], [row["category"] for row in batch])
+                at = batch[-1]["idx"] + 1
+        self._events_before(end, stream)
+
+    def knows(self, draft: Draft, answered: int) -> bool:
+        """Was this event written down when it happened first?"""
+        return (draft.kind, draft.category, answered, draft.data.get("reason")) in self._written
+
+    def _events_before(self, answered: int, stream: Replayed) -> None:
+        while self._events and self._events[0].answered <= answered:
+            stream.replay_event(self._events.pop(0))

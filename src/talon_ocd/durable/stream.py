@@ -1,0 +1,351 @@
+"""A stream that survives: what it answers is written down first, and a restart comes to the very same state (layer:
+durable).
+
+State = newest whole snapshot + replay. Answers are replayed in the batches that they were written in, events of people
+in between at the place where they happened, so that every number comes out as it was.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_ocd.durable.identity import Identity, claim
+from talon_ocd.durable.journal import Draft, Entry, Event, Journal, Request
+from talon_ocd.durable.pictures import Pictures
+from talon_ocd.durable.replay import Replay
+from talon_ocd.durable.snapshots import Snapshots
+from talon_ocd.durable.tidy import Keep, tidy
+from talon_ocd.errors import StorageError, StreamError
+from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.online import Decision, DiscoveryStream, SecondThoughts
+from talon_ocd.online.stream import OnSkip
+from talon_ocd.saved import make_folder
+
+SNAPSHOT_EVERY = 4096
+"""Answers between two snapshots, unless trunk outputs must be kept for the replay."""
+REPLAY_BYTES = 64_000_000
+"""Trunk outputs between two snapshots; there is one at every adaptation if they are larger."""
+FLUSHED, RETHOUGHT, ROLLED_BACK = "flushed", "rethought", "rolled_back"
+
+
+class DurableStream(DiscoveryStream):
+    """A stream with a folder; open it with ``Talon.stream(folder)``, close it with ``close`` or ``with``.
+
+    One thread at a time may call it; reading through ``journal`` and ``pictures`` is free.
+
+    Attributes:
+        folder: where it lives.
+        journal: every answer and every event.
+        pictures: thumbnails, and originals of what has no file.
+        snapshots: states on disk.
+        on_event: called with every event that the stream itself writes, after it is on the disk.
+    """
+
+    def __init__(self, folder: Path, identity: Identity, *, purpose: str = "a program", **parts: Any) -> None:
+        super().__init__(**parts)
+        make_folder(folder)
+        self.folder = folder
+        self.on_event: list[Callable[[Event], None]] = []
+        self.keep = Keep()
+        self._replaying: Replay | None = None
+        self._broken, self._requests = "", dict[int, Request]()
+        self._snapshot_at, self._event = (-1, -1), 0
+        self.journal = Journal(folder, write=True, purpose=purpose)
+        try:
+            rule = self.discovery.rule
+            claim(self.journal, identity, {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold})
+            self.pictures, self.snapshots = Pictures(self.journal), Snapshots(self.journal)
+            shape = self.journal.meta("replay_shape")
+            self._shape: tuple[int, ...] | None = tuple(shape) if shape else None
+            self._restore()
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def __enter__(self) -> DurableStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take a snapshot and let others have the folder; calling it twice does no harm."""
+        if not self.journal.writable:
+            return
+        try:
+            if not self._broken and (self.answered, self._event) != self._snapshot_at:
+                self._snapshot()
+        finally:
+            self.pictures.close()
+            self.journal.close()
+
+    # Answers
+
+    def run_items(
+        self, items: Iterable[ImageItem], on_skip: OnSkip = lambda skipped: None, batch_size: int | None = None
+    ) -> Iterator[tuple[Decision, ImageItem]]:
+        """Answer a source of images but for those that were answered before; see ``DiscoveryStream.run_items``."""
+
+        def skip(skipped: Skipped) -> None:
+            self.journal.skip(skipped.source, skipped.reason)
+            on_skip(skipped)
+
+        fresh = self.unseen(items) if isinstance(items, Sequence) else self._unseen_one_by_one(items)
+        return super().run_items(fresh, skip, batch_size)
+
+    def unseen(self, items: Sequence[ImageItem]) -> list[ImageItem]:
+        """Return the images that were not answered yet, each once."""
+        seen = self.journal.seen([item.key for item in items])
+        fresh: dict[str, ImageItem] = {}
+        for item in items:
+            if item.key not in seen:
+                fresh.setdefault(item.key, item)
+        return list(fresh.values())
+
+    def observe_loaded(
+        self,
+        items: Sequence[ImageItem],
+        canvases: Sequence[Tensor],
+        requests: Sequence[Request | None] = (),
+        hidden: Tensor | None = None,
+    ) -> list[Decision]:
+        """Answer decoded images; ``requests`` that may be sent twice are written down with them.
+
+        ``hidden`` is what ``encode_loaded`` gave, if that was done before.
+        """
+        self._usable()
+        if not items:
+            return []
+        hidden = self.encode_loaded(canvases) if hidden is None else hidden
+        self.pictures.add(self.answered, canvases)
+        return self.observe_hidden(hidden, items, requests)
+
+    def observe_hidden(
+        self, hidden: Tensor, items: Sequence[ImageItem | str], requests: Sequence[Request | None] = ()
+    ) -> list[Decision]:
+        """Answer images given by their trunk outputs ``(N, *hidden_shape)``."""
+        self._usable()
+        self._requests = {self.answered + at: request for at, request in enumerate(requests) if request is not None}
+        try:
+            return super().observe_hidden(hidden, items)
+        except BaseException:
+            # Whatever went wrong in the middle: memory and journal may disagree by now, and only the journal counts.
+            self._broken = self._broken or "an earlier answer could not be finished"
+            raise
+
+    # People and policy
+
+    def apply(self, event: Event) -> None:
+        """Learn at once what a person has said: an event whose data has ``moves``."""
+        self._usable()
+        self._learn(event)
+        self._event = max(self._event, event.seq)
+
+    def flush(self) -> None:
+        """Adapt to the answers since the last adaptation, however few; written down, because it changes the state."""
+        self._usable()
+        self._tell(Draft(FLUSHED))
+        super().flush()
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Return what would be answered differently by now; written down, because it changes the state."""
+        self._usable()
+        self._tell(Draft(RETHOUGHT))
+        return super().second_thoughts()
+
+    def roll_back(self, name: str, actor: str = "person") -> list[int]:
+        """Go back to what a snapshot had learned; answers and ids stay. Returns the categories that are retired."""
+        self._usable()
+        snapshot = self.snapshots.find(name)
+        if self.snapshots.read(snapshot) is None:
+            raise StreamError(f"{self.folder}: snapshot {name!r} is damaged; choose another one.")
+        event = self._tell(Draft(ROLLED_BACK, data={"snapshot": snapshot.file}, actor=actor))
+        retired = self._go_back(event)
+        self._snapshot()
+        return retired
+
+    # Within
+
+    def _written(
+        self, answers: Sequence[Decision], items: Sequence[ImageItem | str], features: Tensor, hidden: Tensor
+    ) -> None:
+        """Write answers down before anybody hears of them."""
+        replay = hidden if self._keeps_hidden else features
+        if self._shape is None:
+            self._shape = tuple(replay.shape[1:])
+            self.journal.set_meta(replay_shape=self._shape)
+        entries = [
+            Entry(
+                answer,
+                item if isinstance(item, str) else item.key,
+                features[at],
+                replay[at],
+                None if isinstance(item, str) else self.pictures.store(item),
+                self._requests.get(answer.index),
+            )
+            for at, (answer, item) in enumerate(zip(answers, items, strict=True))
+        ]
+        try:
+            events = self.journal.write(entries, self.adapter.steps)
+        except StorageError as error:
+            self._broken = str(error)  # the memory has learned what nobody was told
+            raise
+        self._heard(events)
+
+    def _adapt_in_time(self) -> list[int]:
+        with self.clock("adapt"):
+            super().flush()
+            retired = self.discovery.retire()
+        self._heard([*self._retired(retired, "policy"), *self._guarded()])
+        if self._replaying is None and self.answered - max(self._snapshot_at[0], 0) >= self._snapshot_interval():
+            self._snapshot()
+        return retired
+
+    def _restore(self) -> None:
+        """Come to the state that follows from the journal."""
+        for snapshot in self.snapshots.all():
+            state = self.snapshots.read(snapshot)
+            if state is not None:
+                self.load_state_dict(state)
+                self._snapshot_at, self._event = (snapshot.answered, snapshot.event), snapshot.event
+                break
+            warnings.warn(f"snapshot {snapshot.file} is damaged; an older state and the journal do.", stacklevel=2)
+        self._replaying = Replay(self.journal, self.answered, self._event)
+        try:
+            self._replaying.run(self)
+        finally:
+            self._replaying = None
+
+    def replay_batch(self, content: Sequence[bytes], wanted: Sequence[int]) -> None:
+        """Answer a batch of the journal once more; only ``Replay`` calls this."""
+        rows = np.stack([np.frombuffer(row, np.float32) for row in content])
+        values = torch.from_numpy(rows).reshape(len(rows), *(self._shape or ()))
+        if self._keeps_hidden:
+            _, assignment = self._place(values.to(self.backbone.device))
+        else:
+            assignment = self.discovery.place(values)
+            self._ids.append(torch.from_numpy(assignment.ids))
+        found = self.memory.ids.numpy()[assignment.ids].tolist()
+        if found != list(wanted):
+            raise StreamError(
+                f"{self.folder}: the journal says {list(wanted)} where a replay says {found}; the folder was changed, "
+                "or another version of torch rounds otherwise: go on with the program that wrote it."
+            )
+        if self.discovery.room == 0:
+            self._adapt_in_time()
+
+    def replay_event(self, event: Event) -> None:
+        """Do once more what an event did to the state; only ``Replay`` calls this."""
+        if event.kind == FLUSHED:
+            super().flush()
+        elif event.kind == RETHOUGHT:
+            self.discovery.second_thoughts()
+        elif event.kind == ROLLED_BACK:
+            self._go_back(event)
+        else:
+            self._learn(event)
+        self._event = event.seq
+
+    def _learn(self, event: Event) -> None:
+        for index, away, to in event.data.get("moves", []):
+            feature = self.journal.feature(index)
+            if feature is not None:  # too old: its category is made of many others
+                self.discovery.correct(index, feature, away if away >= 0 else None, to if to >= 0 else None)
+
+    def _go_back(self, event: Event) -> list[int]:
+        state = self.snapshots.read(self.snapshots.find(event.data["snapshot"]))
+        if state is None:
+            raise StreamError(
+                f"{self.folder}: snapshot {event.data['snapshot']!r} is damaged; it can't be gone back to."
+            )
+        retired = self.go_back(state)
+        self._heard(self._retired(retired, "rollback"))
+        return retired
+
+    def _retired(self, retired: Sequence[int], why: str) -> list[Event]:
+        return self._write([Draft("retired", category, {"reason": why}) for category in retired])
+
+    def _guarded(self) -> list[Event]:
+        return (
+            []
+            if self.guard is None
+            else self._write([Draft("guard", None, facts) for facts in self.guard.take_events()])
+        )
+
+    def _write(self, drafts: Sequence[Draft]) -> list[Event]:
+        """Append events; those that a replay meets again are written already."""
+        if self._replaying is not None:
+            drafts = [draft for draft in drafts if not self._replaying.knows(draft, self.answered)]
+        with self.journal.transaction():
+            return [self.journal.append(draft, self.answered) for draft in drafts]
+
+    def _tell(self, draft: Draft) -> Event:
+        event = self.journal.append(draft, self.answered)
+        self._heard([event])
+        return event
+
+    def _heard(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._event = max(self._event, event.seq)
+            for listener in self.on_event:
+                listener(event)
+
+    def _snapshot(self) -> None:
+        """Write the state; if that fails the journal still has everything, and it is tried again later."""
+        try:
+            self.snapshots.take(self.state_dict(), self.answered, self._event)
+            self._snapshot_at = self.answered, self._event
+            tidy(self.journal, self.pictures, self.snapshots.thin(), self.keep)
+        except StorageError as error:
+            self._snapshot_at = self.answered, -1
+            warnings.warn(f"{error} Nothing is lost: a restart takes longer.", stacklevel=2)
+
+    @property
+    def broken(self) -> bool:
+        """Must the stream be opened again? Answers are safe; only what it holds in memory is not to be trusted."""
+        return bool(self._broken)
+
+    @property
+    def _keeps_hidden(self) -> bool:
+        return "encoder" in self.config.adapt
+
+    def _snapshot_interval(self) -> int:
+        if not self._keeps_hidden or self._shape is None:
+            return SNAPSHOT_EVERY
+        return min(SNAPSHOT_EVERY, REPLAY_BYTES // (4 * prod(self._shape)))
+
+    def _unseen_one_by_one(self, items: Iterable[ImageItem]) -> Iterator[ImageItem]:
+        waiting: set[str] = set()
+        answered = self.answered
+        for item in items:
+            if answered != self.answered:  # what waited is in the journal by now
+                waiting, answered = set(), self.answered
+            if item.key not in waiting and not self.journal.seen([item.key]):
+                waiting.add(item.key)
+                yield item
+
+    def _usable(self) -> None:
+        if self._broken:
+            raise StorageError(f"{self.folder}: the stream must be opened again ({self._broken}).")
+
+
+def settings_at(folder: Path) -> Mapping[str, Any]:
+    """Return the settings that a stream folder was begun with; nothing if there is none yet."""
+    if not (folder / "stream.sqlite").is_file():
+        return {}
+    journal = Journal(folder)
+    try:
+        return dict(journal.meta("settings", {}))
+    finally:
+        journal.close()

@@ -1,0 +1,309 @@
+"""A stream with a folder: resumes exactly, refuses what doesn't belong, loses nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from talon_ocd import Talon
+from talon_ocd.durable import Draft, DurableStream, Event, Journal, Request
+from talon_ocd.durable import stream as durable_stream
+from talon_ocd.errors import StorageError, StreamError, StreamInUseError
+from talon_ocd.images import ImageItem, memory_item
+from talon_ocd.images.decode import ImageError
+from talon_ocd.online import Bounds
+from tests import tiny
+
+BOTH = "prototypes,encoder"
+
+
+@lru_cache
+def fitted(preset: str = "default") -> Talon:
+    talon = tiny.tiny_talon(preset, adapt_every=8)
+    talon.fit(tiny.labelled())
+    return talon
+
+
+Open = Callable[..., DurableStream]
+
+
+@pytest.fixture(params=["evidence", "cosine, encoder"])
+def open_stream(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Open the same folder again and again: by evidence, or by a threshold with both updates."""
+    options = {"threshold": 0.7, "adapt": BOTH} if "encoder" in request.param else {}
+    return lambda folder="stream", **more: fitted().stream(tmp_path / folder, **{**options, **more})
+
+
+def ids(stream: DurableStream, items: list[ImageItem]) -> list[int]:
+    return [decision.category for decision in stream.run(items)]
+
+
+def state(stream: DurableStream) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in stream.state_dict().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_it_answers_as_a_stream_in_memory(open_stream: Open) -> None:
+    items = tiny.incoming(60)
+    with open_stream() as stream:
+        durable = list(stream.run(items))
+        options = {"threshold": 0.7, "adapt": BOTH} if stream.discovery.rule.name == "cosine" else {}
+        memory = fitted().stream(**options)
+        assert durable == list(memory.run(items))
+        assert same(state(stream), memory.state_dict())
+        assert [stream.journal.decision(index) for index in range(60)] == durable
+
+
+@pytest.mark.parametrize("cut", [1, 8, 13, 32])
+def test_a_stream_that_is_closed_goes_on_as_if_it_had_not_been(open_stream: Open, cut: int) -> None:
+    items = tiny.incoming(48)
+    with open_stream("whole") as whole:
+        wanted = ids(whole, items)
+    with open_stream() as stream:
+        first = ids(stream, items[:cut])
+    with open_stream() as stream:
+        assert first + ids(stream, items) == wanted
+    with open_stream() as stream:
+        assert ids(stream, items) == []
+        assert stream.answered == 48
+
+
+@pytest.mark.parametrize("after", [3, 8, 20, 47])
+def test_a_journal_without_a_snapshot_leads_to_the_very_state(open_stream: Open, after: int) -> None:
+    stream = open_stream()
+    ids(stream, tiny.incoming(48)[:after])
+    wanted = state(stream)
+    stream.journal.close()  # as a killed process leaves it: no snapshot, no goodbye
+    with open_stream() as again:
+        assert same(state(again), wanted)
+
+
+def test_snapshots_and_replay_lead_to_the_very_state(open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+    stream = open_stream()
+    ids(stream, tiny.incoming(45))
+    wanted, taken = state(stream), stream.snapshots.all()
+    assert [snapshot.answered for snapshot in taken] == [32, 16]
+    stream.journal.close()
+    with open_stream() as again:
+        assert same(state(again), wanted)
+
+
+@pytest.mark.parametrize("damage", ["torn", "changed", "gone", "empty"])
+def test_a_damaged_snapshot_is_passed_over(open_stream: Open, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+    stream = open_stream()
+    ids(stream, tiny.incoming(45))
+    wanted, newest = state(stream), stream.snapshots.all()[0]
+    stream.journal.close()
+    file = stream.folder / "snapshots" / newest.file
+    data = file.read_bytes()
+    broken = {"torn": data[: len(data) // 2], "changed": data[:-4] + b"\x00\x01\x02\x03", "empty": b""}
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(broken[damage])
+    with pytest.warns(UserWarning, match="damaged"), open_stream() as again:
+        assert same(state(again), wanted)
+
+
+def test_what_people_say_is_replayed_in_its_place(open_stream: Open) -> None:
+    items = tiny.incoming(40)
+    stream = open_stream()
+    ids(stream, items[:20])
+    first = stream.journal.decision(3)
+    assert first is not None
+    new = stream.memory.next_id
+    said: list[Event] = []
+    for moves in ([[3, first.category, new]], [[5, 0, 0]], [[3, new, -1]]):
+        event = stream.journal.append(Draft("moved", None, {"moves": moves}, "ada"), stream.answered)
+        stream.apply(event)
+        said.append(event)
+    ids(stream, items)
+    stream.flush()
+    stream.second_thoughts()
+    wanted = state(stream)
+    stream.journal.close()
+    with open_stream() as again:
+        assert same(state(again), wanted)
+        assert again.memory.next_id > new
+
+
+def test_a_moved_image_changes_what_comes_next(open_stream: Open) -> None:
+    items = tiny.incoming(30)
+    with open_stream() as stream:
+        ids(stream, items)
+        decision = stream.decide(items[7])
+        wrong = (decision.category + 1) % 4
+        for index in range(3):
+            moves = [[7 - index, decision.category, wrong]]
+            before = stream.memory.prototypes[wrong].clone()
+            stream.apply(stream.journal.append(Draft("moved", None, {"moves": moves}), stream.answered))
+            assert not torch.equal(before, stream.memory.prototypes[wrong])
+        assert stream.memory.counts.sum() == 30
+
+
+def test_corrections_while_the_stream_is_closed_are_learned_when_it_opens(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(20))
+        before = state(stream)
+    journal = Journal(stream.folder, write=True)
+    journal.append(Draft("split", 0, {"into": 99, "moves": [[1, 0, 99], [2, 0, 99]]}), journal.answered)
+    journal.close()
+    with open_stream() as again:
+        assert again.memory.slot(99) == again.memory.size - 1
+        assert not same(state(again), before)
+
+
+def test_two_processes_can_not_have_one_folder(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(3))
+        with pytest.raises(StreamInUseError, match="in use"):
+            open_stream()
+        reader = Journal(stream.folder)
+        assert reader.answered == 3
+        reader.close()
+    with open_stream() as again:
+        assert again.answered == 3
+
+
+def test_another_model_or_other_settings_are_refused(open_stream: Open, tmp_path: Path) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(3))
+    with pytest.raises(StreamError, match=r"begun with finer=|begun with threshold"):
+        options = {"finer": 2.0} if stream.discovery.rule.name == "evidence" else {"threshold": 0.6}
+        open_stream(**options)
+    other = tiny.tiny_talon(adapt_every=8, seed=4)
+    other.fit(tiny.labelled())
+    with pytest.raises(StreamError, match="another model"):
+        other.stream(tmp_path / "stream")
+    with open_stream() as again:
+        assert again.answered == 3
+
+
+def test_options_that_are_left_out_are_those_that_the_stream_began_with(tmp_path: Path) -> None:
+    bounds = Bounds(most_categories=7)
+    with fitted().stream(tmp_path, threshold=0.61, adapt="none", bounds=bounds) as stream:
+        ids(stream, tiny.incoming(3))
+    with fitted().stream(tmp_path) as again:
+        assert again.discovery.rule.threshold == 0.61
+        assert again.config.adapt == ()
+        assert again.discovery.bounds == bounds
+
+
+def test_a_full_disk_stops_the_stream_and_loses_nothing(open_stream: Open, tmp_path: Path) -> None:
+    items = tiny.incoming(48)
+    with open_stream("whole") as whole:
+        wanted = ids(whole, items)
+    stream = open_stream()
+    answered = ids(stream, items[:16])
+    pages = stream.journal.query("PRAGMA page_count")[0][0]
+    connection = stream.journal._connection
+    assert connection is not None
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StorageError, match="What was answered before is safe"):
+        while True:
+            answered += [
+                decision.category for decision in stream.observe_many(items[len(answered) : len(answered) + 1])
+            ]
+    assert stream.broken
+    with pytest.raises(StorageError, match="opened again"):
+        stream.observe(items[-1])
+    stream.close()
+    with open_stream() as again:
+        assert again.answered == len(answered)
+        assert answered + ids(again, items) == wanted
+
+
+def test_skipped_images_are_written_down_and_cost_nothing(open_stream: Open) -> None:
+    good, bad = tiny.incoming(9), memory_item(b"no image", "bad.jpg")
+    with open_stream() as stream:
+        skipped: list[str] = []
+        answers = list(stream.run([*good[:4], bad, *good[4:]], lambda skip: skipped.append(skip.source)))
+        assert len(answers) == 9
+        assert skipped == ["bad.jpg"]
+        assert [row["source"] for row in stream.journal.query("SELECT * FROM skipped")] == ["bad.jpg"]
+        with pytest.raises(ImageError):
+            stream.observe(bad)
+        assert stream.answered == 9
+
+
+def test_an_image_is_answered_once(open_stream: Open) -> None:
+    items = tiny.incoming(6)
+    with open_stream() as stream:
+        assert len(list(stream.run([*items, *items[:3]]))) == 6
+        assert len(list(stream.run(item for item in [*items, *items]))) == 0
+
+
+def test_requests_are_written_with_their_answers(open_stream: Open) -> None:
+    items = tiny.incoming(10)
+    with open_stream() as stream:
+        canvases = [stream.backbone.preprocessing.canvas(item.load()) for item in items]
+        asked = [Request(f"key/{number}", "abc") if number % 2 else None for number in range(10)]
+        answers = stream.observe_loaded(items, canvases, asked)
+    journal = Journal(stream.folder)
+    assert journal.request("key/3") == ("abc", answers[3])
+    assert journal.request("key/2") is None
+    journal.close()
+
+
+def test_a_roll_back_takes_learning_back_but_no_answer(open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+    items = tiny.incoming(60)
+    with open_stream() as stream:
+        answered = ids(stream, items[:40])
+        target = stream.snapshots.all()[-1]
+        assert target.answered == 16
+        next_id, prototypes = stream.memory.next_id, stream.snapshots.read(target)
+        retired = stream.roll_back(target.file)
+        assert prototypes is not None
+        assert torch.equal(stream.memory.prototypes, prototypes["discovery.memory.prototypes"])
+        assert stream.answered == 40
+        assert stream.memory.next_id == next_id
+        later = ids(stream, items)
+        assert not set(later) & set(retired)
+        wanted = state(stream)
+        assert [decision.category for index in range(40) if (decision := stream.journal.decision(index))] == answered
+        stream.journal.close()
+    with open_stream() as again:
+        assert same(state(again), wanted)
+
+
+def test_pictures_are_kept_for_people(open_stream: Open, tmp_path: Path) -> None:
+    file = tiny.write_folder(tmp_path / "files", tiny.incoming(1)).rglob("*.png").__next__()
+    data = file.read_bytes()
+    with open_stream() as stream:
+        stream.observe(file)
+        stream.observe(data)
+        assert stream.pictures.original(0) == (data, "image/png") == stream.pictures.original(1)
+        assert (stream.pictures.thumbnail(1) or b"")[:2] == b"\xff\xd8"
+        file.unlink()
+        assert stream.pictures.original(0) is None
+        assert stream.pictures.original(7) is None
+        assert stream.pictures.thumbnail(7) is None
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stream.sqlite").write_bytes(b"something else " * 100)
+    with pytest.raises(StreamError, match=r"no journal|can't be read"):
+        fitted().stream(tmp_path)
+    with pytest.raises(StreamError, match="no stream here"):
+        Journal(tmp_path / "nowhere")
+
+
+def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+    with fitted().stream(tmp_path):
+        pass
+    connection = sqlite3.connect(tmp_path / "stream.sqlite")
+    connection.execute("PRAGMA user_version = 77")
+    connection.close()
+    with pytest.raises(StreamError, match="format version 77"):
+        fitted().stream(tmp_path)
