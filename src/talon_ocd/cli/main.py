@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from talon_ocd import __version__
-from talon_ocd.cli import bench, demo, discover, doctor, evaluate, figures, fit, generate, reproduce, tables
+from talon_ocd.cli import bench, demo, discover, doctor, evaluate, figures, fit, generate, reproduce, serve, tables
 from talon_ocd.errors import TalonError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 app.command("fit")(fit.fit)
 app.command("discover")(discover.discover)
+app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tables")(tables.tables)
 app.command("figures")(figures.figures)

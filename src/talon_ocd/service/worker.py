@@ -1,0 +1,314 @@
+"""The one owner of the stream (layer: service).
+
+Images are decoded by a few threads, go through the trunk in micro-batches in a second stage, and are decided, learned
+and written down by one thread, in the order in which they were decoded. What people change goes through that thread as
+well, so that there is one order of everything. Reading asks nobody here.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from talon_ocd.durable import DurableStream, Request
+from talon_ocd.errors import ImageError, StorageError
+from talon_ocd.images import ImageItem, Limits, load_canvases
+from talon_ocd.online import Decision
+from talon_ocd.service.metrics import Metrics
+from talon_ocd.service.problems import busy
+from talon_ocd.service.settings import ServiceSettings
+
+T = TypeVar("T")
+DECODERS = 2
+"""Threads that decode."""
+MICRO_BATCH = 32
+"""Most images that go through the trunk together, unless one request alone has more."""
+AHEAD = 2
+"""Micro-batches that may be encoded while the owner still answers an earlier one."""
+RATE_SECONDS = 60.0
+"""Time over which the rate of answers is taken."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An answer, whether the stream learned from it, and how many encoder steps it had taken."""
+
+    decision: Decision
+    learned: bool
+    steps: int
+
+
+Answer = Outcome | ImageError
+
+
+@dataclass(eq=False)
+class _Job:
+    """One request: its images, what became of them, and who waits for it."""
+
+    items: Sequence[ImageItem]
+    learn: bool
+    requests: Sequence[Request | None]
+    answers: Future[list[Answer]] = field(default_factory=Future)
+    loaded: list[Tensor | ImageError | None] = field(default_factory=list)
+    missing: int = 0
+    failure: StorageError | None = None
+
+    @property
+    def good(self) -> list[_Good]:
+        """The images that can be answered."""
+        columns = zip(self.items, self.requests, self.loaded, strict=True)
+        return [_Good(item, request, canvas) for item, request, canvas in columns if isinstance(canvas, Tensor)]
+
+    def finish(self, coming: Iterator[Outcome]) -> None:
+        """Hand out the answers, each in the place of its image."""
+        self.answers.set_result([bad if isinstance(bad, ImageError) else next(coming) for bad in self.loaded])
+
+
+class _Good(NamedTuple):
+    """An image that can be answered."""
+
+    item: ImageItem
+    request: Request | None
+    canvas: Tensor
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """Jobs whose images went through the trunk together, with as many rows of ``hidden`` as they have good images."""
+
+    jobs: Sequence[_Job]
+    hidden: Tensor
+
+
+class Worker:
+    """Runs a stream for many clients.
+
+    Attributes:
+        verdicts: answers that were learned, by verdict, since the stream began.
+    """
+
+    def __init__(self, stream: DurableStream, settings: ServiceSettings, metrics: Metrics) -> None:
+        self._stream, self._settings, self._metrics = stream, settings, metrics
+        self._limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_body)
+        rows = stream.journal.query("SELECT verdict, count(*) AS number FROM decisions GROUP BY verdict")
+        self.verdicts = Counter({str(row["verdict"]): int(row["number"]) for row in rows})
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._stopping = False
+        self._recent: deque[tuple[float, int]] = deque()
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="talon-decode")
+        self._decoded: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Encoded | Callable[[], None] | None] = queue.SimpleQueue()
+        self._ahead = threading.Semaphore(AHEAD)
+        self._storing = [threading.Lock() for _ in range(8 * DECODERS)]
+        self._threads = [
+            threading.Thread(target=self._encode_all, name="talon-encode", daemon=True),
+            threading.Thread(target=self._own, name="talon-owner", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Images that wait for their answer."""
+        return self._waiting
+
+    @property
+    def alive(self) -> bool:
+        """Whether images are answered."""
+        return not self._stopping and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def rate(self) -> float:
+        """Answers a second over the last minute."""
+        with self._lock:
+            self._forget(time.monotonic())
+            return sum(number for _, number in self._recent) / RATE_SECONDS
+
+    def submit(
+        self, items: Sequence[ImageItem], learn: bool, requests: Sequence[Request | None] | None = None
+    ) -> Future[list[Answer]]:
+        """Take the images of one request; refuses at once if too many wait already."""
+        with self._lock:
+            if self._stopping:
+                raise busy("the service is stopping; send the image again when it is back.", 5)
+            if self._waiting and self._waiting + len(items) > self._settings.queue:
+                raise busy(f"{self._waiting} images wait already; send yours again in a moment.")
+            self._waiting += len(items)
+        job = _Job(items, learn, requests or [None] * len(items), loaded=[None] * len(items), missing=len(items))
+        job.answers.add_done_callback(lambda _: self._leave(len(items)))
+        for position in range(len(items)):
+            self._decoders.submit(self._decode, job, position)
+        return job.answers
+
+    def call(self, change: Callable[[], T]) -> Future[T]:
+        """Run a change of the catalog or the stream in its turn."""
+        done: Future[T] = Future()
+
+        def task() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(change())
+            except BaseException as error:
+                done.set_exception(error)
+
+        with self._lock:
+            if self._stopping:
+                raise busy("the service is stopping; do it again when it is back.", 5)
+            self._tasks.put(task)
+        return done
+
+    def close(self) -> None:
+        """Take nothing new, finish what waits, and end."""
+        with self._lock:
+            self._stopping = True
+        self._decoders.shutdown(wait=True)
+        self._decoded.put(None)
+        self._threads[0].join()
+        self._tasks.put(None)
+        self._threads[1].join()
+
+    # The three stages
+
+    def _decode(self, job: _Job, position: int) -> None:
+        if not job.answers.cancelled():
+            started = time.perf_counter()
+            try:
+                job.loaded[position] = self._load(job.items[position], job.learn)
+            except StorageError as error:
+                job.failure = error
+            self._metrics.stage("decode", time.perf_counter() - started)
+        with self._lock:
+            job.missing -= 1
+            ready = job.missing == 0
+        if ready and job.failure is not None:
+            _fail([job], job.failure)
+        elif ready:
+            self._decoded.put(job)
+
+    def _load(self, item: ImageItem, keep: bool) -> Tensor | ImageError:
+        """Decode an image; one that will be learned from goes to the disk here, not while the owner works."""
+        canvas = next(load_canvases([item], self._stream.backbone.preprocessing, self._limits, workers=0))[1]
+        if keep and isinstance(canvas, Tensor):
+            with self._storing[hash(item.key) % len(self._storing)]:  # the same picture may come twice at once
+                self._stream.pictures.store(item)
+        return canvas
+
+    def _encode_all(self) -> None:
+        while (first := self._decoded.get()) is not None:
+            self._ahead.acquire()  # images gather while the owner is busy: larger batches, same order
+            jobs, end = self._gather(first)
+            try:
+                canvases = [good.canvas for job in jobs for good in job.good]
+                started = time.perf_counter()
+                hidden = self._stream.encode_loaded(canvases) if canvases else Tensor()
+                self._metrics.stage("encode", time.perf_counter() - started)
+                self._metrics.batch(len(canvases))
+                self._tasks.put(_Encoded(jobs, hidden))
+            except BaseException as error:
+                self._ahead.release()
+                _fail(jobs, error)
+            if end:
+                break
+
+    def _gather(self, first: _Job) -> tuple[list[_Job], bool]:
+        """Return what waits, at most a micro-batch of it, and whether the end came."""
+        jobs, images = [first], len(first.items)
+        while images < MICRO_BATCH:
+            try:
+                job = self._decoded.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                return jobs, True
+            jobs.append(job)
+            images += len(job.items)
+        return jobs, False
+
+    def _own(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            if isinstance(task, _Encoded):
+                try:
+                    self._answer(task)
+                finally:
+                    self._ahead.release()
+            else:
+                task()
+
+    def _answer(self, encoded: _Encoded) -> None:
+        start = 0
+        for learn, group in groupby(encoded.jobs, key=lambda job: job.learn):
+            jobs: list[_Job] = []
+            rows: list[int] = []
+            for job in group:
+                number = len(job.good)
+                if job.answers.set_running_or_notify_cancel():  # else nobody waits for it any more
+                    jobs.append(job)
+                    rows += range(start, start + number)
+                start += number
+            try:
+                outcomes = iter(
+                    self._observe(jobs, encoded.hidden[rows]) if learn else self._look(jobs, encoded.hidden[rows])
+                )
+                for job in jobs:
+                    job.finish(outcomes)
+            except BaseException as error:
+                for job in jobs:
+                    job.answers.set_exception(error)
+
+    def _observe(self, jobs: Sequence[_Job], hidden: Tensor) -> list[Outcome]:
+        """Answer and learn, all in one commit unless an adaptation comes between."""
+        good = [image for job in jobs for image in job.good]
+        if not good:
+            return []
+        stream, adapting = self._stream, self._stream.clock.seconds.get("adapt", 0.0)
+        steps, started = stream.adapter.steps, time.perf_counter()
+        stream.pictures.add(stream.answered, [image.canvas for image in good])
+        decisions = stream.observe_hidden(hidden, [image.item for image in good], [image.request for image in good])
+        seconds = time.perf_counter() - started
+        adapted = stream.clock.seconds.get("adapt", 0.0) - adapting
+        self._metrics.stage("decide", seconds - adapted)
+        if adapted:
+            self._metrics.stage("adapt", adapted)
+        self._count(decisions)
+        return [Outcome(decision, True, steps) for decision in decisions]
+
+    def _look(self, jobs: Sequence[_Job], hidden: Tensor) -> list[Outcome]:
+        items = [image.item for job in jobs for image in job.good]
+        decisions = self._stream.decide_hidden(hidden, items) if items else []
+        return [Outcome(decision, False, self._stream.adapter.steps) for decision in decisions]
+
+    # Counting
+
+    def _count(self, decisions: Sequence[Decision]) -> None:
+        verdicts = Counter(str(decision.verdict) for decision in decisions)
+        self._metrics.decided(verdicts)
+        now = time.monotonic()
+        with self._lock:
+            self.verdicts.update(verdicts)
+            self._recent.append((now, len(decisions)))
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+            self._recent.popleft()
+
+    def _leave(self, images: int) -> None:
+        with self._lock:
+            self._waiting -= images
+
+
+def _fail(jobs: Sequence[_Job], error: BaseException) -> None:
+    waiting: list[Future[Any]] = [job.answers for job in jobs if job.answers.set_running_or_notify_cancel()]
+    for answers in waiting:
+        answers.set_exception(error)
