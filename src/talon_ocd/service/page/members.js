@@ -1,0 +1,158 @@
+// The images of a category: pages of thumbnails with fit, runner-up and margin, and what can be done with selected ones.
+
+import { listMembers } from "./api.js";
+import { fill, h } from "./dom.js";
+import * as edits from "./edits.js";
+import { ago, difference, exactly, images, score } from "./format.js";
+import { icon } from "./icons.js";
+import { showImage } from "./lightbox.js";
+import { pickCategory } from "./picker.js";
+import { thumbnail } from "./pictures.js";
+import { rove } from "./roving.js";
+import { askSplit } from "./split.js";
+import { complain } from "./toast.js";
+
+const PAGE = 60;
+
+/** The images of one category: {element, refresh(), selectAll(), clear(), close()}. */
+export function createMembers(category) {
+  const tiles = new Map(); // by index of the image
+  const selected = new Set();
+  const list = h("ul.tiles", { "aria-label": "Images" });
+  const bar = h("div.image-actions", { role: "region", "aria-label": "Selected images" });
+  const sentinel = h("div.sentinel");
+  const note = h("div");
+  const control = new AbortController();
+  let next = null;
+  let loading = false;
+  let anchor = null;
+  const roving = rove(list, "li.tile", "button.picture", () => more());
+  const observer = new IntersectionObserver((entries) => entries[0].isIntersecting && more(), { rootMargin: "700px" });
+
+  async function load(cursor, limit = PAGE) {
+    loading = true;
+    try {
+      return await listMembers(category.id, { limit, cursor }, control.signal);
+    } catch (problem) {
+      complain(problem);
+      return null;
+    } finally {
+      loading = false;
+    }
+  }
+
+  function take(page) {
+    for (const member of page.items) if (!tiles.has(member.index)) list.append(add(member));
+    next = page.next;
+    fill(note, tiles.size === 0 && h("p.empty", {}, "No image is at home here."));
+    roving.reset();
+    observer.disconnect();
+    observer.observe(sentinel); // tells again, if the end is still near
+  }
+
+  async function more() {
+    if (next === null || loading) return;
+    const page = await load(next);
+    if (page) take(page);
+  }
+
+  async function refresh() {
+    const page = await load(undefined, Math.min(Math.max(tiles.size, PAGE), 200));
+    if (!page) return;
+    tiles.clear();
+    fill(list);
+    take(page);
+    setSelected([...selected].filter((index) => tiles.has(index)));
+  }
+
+  function add(member) {
+    const tile = createTile(member);
+    tiles.set(member.index, { ...tile, member });
+    return tile.element;
+  }
+
+  function setSelected(indices) {
+    selected.clear();
+    for (const index of indices) selected.add(index);
+    for (const [index, tile] of tiles) {
+      tile.tick.checked = selected.has(index);
+      tile.element.classList.toggle("chosen", selected.has(index));
+    }
+    drawBar();
+  }
+
+  function toggle(index, range) {
+    const all = [...tiles.keys()];
+    const [from, to] = [all.indexOf(anchor), all.indexOf(index)].sort((a, b) => a - b);
+    const value = !selected.has(index);
+    for (const one of range && anchor !== null ? all.slice(Math.max(from, 0), to + 1) : [index]) {
+      if (value) selected.add(one);
+      else selected.delete(one);
+    }
+    anchor = index;
+    setSelected([...selected]);
+  }
+
+  const act = (action) => async () => {
+    if (await action([...selected])) setSelected([]);
+  };
+
+  async function moveTo(indices) {
+    const target = await pickCategory(`Move ${images(indices.length)} to`, [category.id]);
+    return target && edits.move(indices, target.id);
+  }
+
+  function drawBar() {
+    bar.hidden = selected.size === 0;
+    const button = (kind, glyph, text, title, action) => h(`button${kind}`, { type: "button", title, onclick: act(action) }, icon(glyph), text);
+    fill(
+      bar,
+      h("b", { "aria-live": "polite" }, `${images(selected.size)} selected`),
+      button(".primary", "split", "Split off…", "Make a new category of them", (indices) => askSplit(category, indices)),
+      button("", "move", "Move…", "Move them to another category", moveTo),
+      button("", "check", "Confirm", "They do belong here", edits.confirm),
+      button("", "close", "Reject", "They don't belong here", edits.reject),
+      h("button.quiet", { type: "button", onclick: () => setSelected([]) }, "Clear"),
+    );
+  }
+
+  list.addEventListener("click", (event) => {
+    const index = Number(event.target.closest("li.tile")?.dataset.index);
+    if (event.target instanceof HTMLInputElement) toggle(index, event.shiftKey);
+    else if (event.target.closest("button.picture")) selected.size || event.shiftKey ? toggle(index, event.shiftKey) : showImage(tiles.get(index).member);
+  });
+  list.addEventListener("keydown", (event) => {
+    if (event.key !== " " || !event.target.matches("button.picture")) return;
+    event.preventDefault(); // it would press the button
+    toggle(Number(event.target.closest("li.tile").dataset.index), event.shiftKey);
+  });
+
+  drawBar();
+  load().then((page) => page && take(page));
+  return {
+    element: h("div", {}, bar, list, note, sentinel),
+    refresh,
+    selectAll: () => setSelected([...tiles.keys()]),
+    clear: () => selected.size > 0 && (setSelected([]), true),
+    close() {
+      control.abort();
+      observer.disconnect();
+    },
+  };
+}
+
+function createTile(member) {
+  const tick = h("input", { type: "checkbox", tabIndex: -1, "aria-label": `Select image ${member.index}` });
+  const second = member.runner_up >= 0 ? `then ${member.runner_up_name} ${score(member.runner_up_similarity)}` : "no runner-up";
+  const picture = h("button.picture", { type: "button", tabIndex: -1, "aria-label": `Image ${member.index}, ${member.verdict}, fit ${score(member.similarity)}, ${second}` }, thumbnail(member.index));
+  const element = h(
+    "li.tile",
+    { data: { index: member.index } },
+    picture,
+    h("label.pick", {}, tick),
+    h("p.fit", {}, h(`i.dot.${member.verdict}`, { title: member.verdict }), h("b", {}, score(member.similarity)), h("small", { title: "margin to the threshold" }, difference(member.margin))),
+    h("p.meta", { title: second }, second),
+    h("p.meta", { title: `${member.source}, ${exactly(member.at)}` }, ago(member.at)),
+  );
+  return { element, tick };
+}

@@ -1,0 +1,50 @@
+// What the page knows: categories by id, the status, and a small bus on which the parts tell one another of changes.
+
+const bus = new EventTarget();
+const known = new Map();
+
+/** Tell all who listen: "category", "arrival", "ledger", "edited", "status", "live", "reachable", "unreachable". */
+export function emit(name, detail) {
+  bus.dispatchEvent(new CustomEvent(name, { detail }));
+}
+
+export function on(name, listener) {
+  bus.addEventListener(name, (event) => listener(event.detail));
+}
+
+/** The category as it was last heard of, or undefined. */
+export const categoryOf = (id) => known.get(id);
+
+/** Remember a category, and tell if it has changed. */
+export function remember(category) {
+  const before = known.get(category.id);
+  known.set(category.id, category);
+  if (before && JSON.stringify(before) !== JSON.stringify(category)) emit("category", category);
+  return category;
+}
+
+/** A name for an id: the one last heard of, else "#7". */
+export const nameOf = (id) => known.get(id)?.name ?? `#${id}`;
+
+/** Count an answer of the stream in a category that is known here, without asking the service again. */
+export function countDecision(decision) {
+  const before = known.get(decision.resolved);
+  if (!before) return false;
+  const verdicts = { ...before.verdicts, [decision.verdict]: (before.verdicts[decision.verdict] ?? 0) + 1 };
+  const exemplars = before.exemplars.length < 4 ? [...before.exemplars, decision.index] : before.exemplars;
+  const count = before.count + 1;
+  const state = before.state === "tentative" && count > 1 ? "active" : before.state;
+  const now = Date.now() / 1000;
+  remember({ ...before, verdicts, exemplars, count, state, first_seen: before.first_seen ?? now, last_seen: now });
+  return true;
+}
+
+/** Ids of all categories that an event of the ledger is about. */
+export function touchedBy(event) {
+  const { data = {}, category } = event;
+  const ids = new Set([...(data.categories ?? []), ...(data.pair ?? [])]);
+  for (const [, from, to] of data.moves ?? []) ids.add(from).add(to);
+  for (const id of [category, data.into]) if (Number.isInteger(id)) ids.add(id);
+  ids.delete(-1); // rejected: at home nowhere
+  return [...ids];
+}
