@@ -29,7 +29,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[hub,dev]'
+	$(PIP) --editable '.[hub,serve,dev]'
 	@touch $@ $(VENV)/.installed
 
 clean:
