@@ -100,11 +100,10 @@ class Journal:
 
     Attributes:
         folder: where it is.
-        writable: whether this object holds the folder's lock.
     """
 
     def __init__(self, folder: Path, write: bool = False, purpose: str = "a program") -> None:
-        self.folder, self.writable = folder, write
+        self.folder = folder
         path = folder / JOURNAL
         if not write and not path.is_file():
             raise StreamError(f"{folder}: no stream here ({JOURNAL} is missing); give the folder of --stream.")
@@ -120,6 +119,11 @@ class Journal:
                 self.close()
                 raise
         self._check()
+
+    @property
+    def writable(self) -> bool:
+        """Does this object hold the folder's lock?"""
+        return self._connection is not None
 
     def close(self) -> None:
         """Close the file and let others write."""
