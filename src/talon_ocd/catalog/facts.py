@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from talon_ocd.catalog.ledger import FOLDED, Ledger
+from talon_ocd.catalog.pairs import Standing
 from talon_ocd.catalog.totals import Bools, Ints, Totals
 from talon_ocd.catalog.views import SUPPORT, Category, State
 from talon_ocd.durable.journal import Event, Journal, as_event
@@ -35,6 +36,7 @@ class Facts:
         self.ledger = Ledger()
         self.totals = Totals(len(self.known_names))
         self._touched: set[int] = set()
+        self._moved: dict[int, int] = {}
         self._texts: tuple[tuple[int, int], list[str]] | None = None
         self.refresh()
 
@@ -51,7 +53,10 @@ class Facts:
             (self.ledger.last, newest, *FOLDED),
         )
         for row in rows:
-            self._touched |= self.ledger.apply(as_event(row))
+            event = as_event(row)
+            touched = self.ledger.apply(event)
+            self._touched |= touched
+            self._moved.update(dict.fromkeys(touched, event.seq))
         self.ledger.last = newest
 
     def refresh(self) -> None:
@@ -192,6 +197,15 @@ class Facts:
             "retired": exists & retired, "known": shown & known, "discovered": shown & ~known, "all": exists,
         }  # fmt: skip
         return masks[state]
+
+    def standing(self) -> Standing:
+        """Return what must be known of all categories to compare them; it does not change afterwards."""
+        ends = self.ends()
+        shown = self.in_state("known", ends) | self.in_state("discovered", ends)
+        moved = np.zeros(self.totals.size, np.int64)
+        moved[list(self._moved)] = list(self._moved.values())
+        refused = frozenset(self.ledger.refusals())
+        return Standing(ends, shown[ends], self.totals.members.copy(), moved, self.totals.known, refused)
 
     def search_texts(self) -> Sequence[str]:
         """Return for every category all names that it may be found by; worked out again when a fact has changed."""

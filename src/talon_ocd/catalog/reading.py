@@ -6,16 +6,18 @@ Everything here may be called from any thread, also while the stream answers and
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import merge as merge_sorted
 from itertools import islice
 
 import numpy as np
 
+from talon_ocd.catalog.centres import Centres
 from talon_ocd.catalog.cursors import read_cursor, write_cursor
 from talon_ocd.catalog.facts import STATES, Facts
 from talon_ocd.catalog.paging import SORTS, page
-from talon_ocd.catalog.views import Category, Member, Page
+from talon_ocd.catalog.pairs import NearestPairs, Pair, worth_asking
+from talon_ocd.catalog.views import Category, Member, Page, Suggestion
 from talon_ocd.durable.journal import MOST_PARAMETERS, Event, Journal, as_event
 from talon_ocd.errors import CatalogError, nearest
 
@@ -32,6 +34,8 @@ class CatalogReader:
         self.journal = journal
         self._reading = threading.RLock()
         self._facts = Facts(journal)
+        self._comparing = threading.Lock()
+        self._pairs = NearestPairs(Centres(journal))
         self._threshold = float(journal.meta("rule", {}).get("threshold", 0.0))
 
     # One category
@@ -158,6 +162,44 @@ class CatalogReader:
             )
             found += [(-row["similarity"], row["idx"]) for row in rows]
         return [index for _, index in sorted(found)[:n]]
+
+    # Are these the same?
+
+    def suggestions(self, limit: int = 20, odds: Callable[[int], Iterable[Pair]] | None = None) -> Sequence[Suggestion]:
+        """Return pairs of categories that look like one, surest first; one of each pair is discovered.
+
+        The score is the cosine between centres of stored features. Where evidence decides, a running stream knows
+        better: ``odds`` gives so many pairs of category ids with their log-odds in nats, surest first.
+        """
+        _demand_limit(limit)
+        with self._reading:
+            self._facts.refresh()
+            standing = self._facts.standing()
+        if odds is not None:
+            return self._suggested(worth_asking(odds(MOST_ROWS), standing, limit), "log-odds")
+        with self._comparing:
+            pairs = self._pairs.best(standing, limit)
+        return self._suggested(pairs, "cosine")
+
+    def similar(self, category: int, limit: int = 10) -> Sequence[Suggestion]:
+        """Return the categories that look most like one, which comes first in each pair."""
+        _demand_limit(limit)
+        with self._reading:
+            end = self.resolve(category)
+            self._facts.refresh()
+            standing = self._facts.standing()
+        with self._comparing:
+            found = self._pairs.near(standing, end, limit)
+        own = self.get(end)
+        return [Suggestion(own, self.get(other), score, "cosine") for other, score in found]
+
+    def _suggested(self, pairs: Iterable[Pair], unit: str) -> Sequence[Suggestion]:
+        made = []
+        for pair in pairs:
+            kept = self.preferred(pair[:2])
+            other = pair[1] if kept == pair[0] else pair[0]
+            made.append(Suggestion(self.get(kept), self.get(other), pair[2], unit))
+        return made
 
     # What happened
 
