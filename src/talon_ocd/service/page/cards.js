@@ -3,6 +3,7 @@
 import { h, write } from "./dom.js";
 import { ago, exactly, images, whole } from "./format.js";
 import { mosaic, setMosaic } from "./pictures.js";
+import { hasName } from "./store.js";
 
 const VERDICTS = ["known", "discovered", "new"];
 export const BADGES = { tentative: "tentative", hidden: "hidden", merged: "merged", retired: "retired" };
@@ -67,7 +68,7 @@ export function createCard(category) {
     card.category = now;
     element.dataset.state = now.state;
     element.dataset.kind = now.kind;
-    element.classList.toggle("unnamed", !now.named);
+    element.classList.toggle("unnamed", !hasName(now));
     setMosaic(frame, now.exemplars);
     setMix(mix, now.verdicts);
     write(name, now.name);
@@ -75,7 +76,7 @@ export function createCard(category) {
     badge.hidden = !(now.state in BADGES);
     write(count, images(now.count));
     card.clock();
-    name.title = now.named ? "Rename" : "Give it a name";
+    name.title = hasName(now) ? "Rename" : "Give it a name";
     open.setAttribute("aria-label", `${now.name}, ${now.kind}${now.state in BADGES ? `, ${BADGES[now.state]}` : ""}, ${images(now.count)}`);
     tick.setAttribute("aria-label", `Select ${now.name}`);
   };

@@ -11,7 +11,7 @@ import { createMembers } from "./members.js";
 import { openMerge } from "./merge.js";
 import { editName } from "./naming.js";
 import { addView, currentView, go } from "./router.js";
-import { categoryOf, nameOf, on, remember } from "./store.js";
+import { categoryOf, hasName, nameOf, on, remember } from "./store.js";
 import { toast } from "./toast.js";
 
 const HISTORY_PAGES = 10;
@@ -55,7 +55,7 @@ function close() {
 function draw() {
   if (head.querySelector(".name-field")) return; // somebody is typing a name
   const focused = head.contains(document.activeElement) ? document.activeElement.id : "";
-  const { id, name, named, kind, state, count, verdicts, aliases, created } = present;
+  const { id, name, kind, state, count, verdicts, aliases, created } = present;
   const hidden = state === "hidden";
   fill(
     head,
@@ -63,7 +63,7 @@ function draw() {
     h(
       "div.detail-title",
       {},
-      h("h1", {}, h(`button.name${named ? "" : ".unnamed"}`, { id: "detail-name", type: "button", title: named ? "Rename (R)" : "Give it a name (R)", onclick: startNaming }, h("span", {}, name), icon("pencil"))),
+      h("h1", {}, h(`button.name${hasName(present) ? "" : ".unnamed"}`, { id: "detail-name", type: "button", title: hasName(present) ? "Rename (R)" : "Give it a name (R)", onclick: startNaming }, h("span", {}, name), icon("pencil"))),
       h("span.badge.kind", {}, kind),
       state in BADGES && h("span.badge", {}, BADGES[state]),
     ),

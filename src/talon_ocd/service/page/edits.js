@@ -9,13 +9,22 @@ const mine = []; // numbers of my edits that can be taken back, last one last
 const undone = []; // numbers of my undo events, which can be taken back in turn
 
 const made = new Set();
+let under = Promise.resolve(); // until the edits that are under way have been answered
 
-/** Whether an event of the ledger was made by this page, so that it needn't be told of it. */
-export const isMine = (event) => made.has(event.seq);
+/** Whether an event of the ledger was made by this page. It may be told of before the answer comes, so this waits. */
+export async function isMine(event) {
+  await under;
+  return made.has(event.seq);
+}
+
+/** Send an edit; events of the ledger wait until it is known which one is ours. */
+function sent(request) {
+  under = Promise.allSettled([under, request.then(({ event }) => event && made.add(event.seq))]);
+  return request;
+}
 
 function settle(answer, message) {
   const { event, category } = answer;
-  made.add(event.seq);
   if (category) remember(category);
   emit("edited", answer);
   toast(message, { action: { label: "Undo", run: () => undo(event.seq) } });
@@ -24,7 +33,8 @@ function settle(answer, message) {
 /** Make an edit; resolves to the service's answer, or null if it was refused (which is then shown). */
 async function perform(request, describe) {
   try {
-    const answer = await request;
+    const answer = await sent(request);
+    if (!answer.event) return answer; // it was so already
     mine.push(answer.event.seq);
     undone.length = 0;
     settle(answer, describe(answer));
@@ -71,8 +81,7 @@ export function refuse(first, second) {
 /** Take back an event; without a number, my last edit, or else the ledger's last one. */
 export async function undo(seq = mine.at(-1)) {
   try {
-    const answer = await api.undoEvent(seq);
-    made.add(answer.event.seq);
+    const answer = await sent(api.undoEvent(seq));
     forget(mine, answer.event.undoes ?? seq);
     undone.push(answer.event.seq);
     emit("edited", answer);
@@ -91,7 +100,7 @@ export async function redo(seq = undone.at(-1)) {
     return;
   }
   try {
-    const answer = await api.undoEvent(seq);
+    const answer = await sent(api.undoEvent(seq));
     forget(undone, seq);
     mine.push(answer.event.seq);
     settle(answer, "Done again");

@@ -18,7 +18,7 @@ export function score(value) {
 }
 
 /** The same with its sign, for differences. */
-export const difference = (value) => (value >= 0 ? `+${score(value)}` : score(value));
+export const difference = (value) => (Number.isFinite(value) && value >= 0 ? `+${score(value)}` : score(value));
 
 /** Seconds since 1970, or an ISO text, as a Date; null when there is none. */
 function moment(time) {

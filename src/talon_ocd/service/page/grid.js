@@ -9,7 +9,7 @@ import { handleGrid } from "./grid-actions.js";
 import { rove } from "./roving.js";
 import { addView, currentView } from "./router.js";
 import { isSelected, select, selectedIds, showSelection } from "./selection.js";
-import { on, remember } from "./store.js";
+import { on, remember, statusNow } from "./store.js";
 import { complain } from "./toast.js";
 
 const PAGE = 60;
@@ -27,6 +27,7 @@ let roving;
 let next = null;
 let total = 0;
 let beyond = 0; // newcomers that were too many to be fetched one by one
+let stale = false; // whether others changed what is shown
 let loading = null; // the AbortController of the request on its way
 let loaded = false;
 
@@ -64,11 +65,19 @@ async function reload() {
 }
 
 function take(page) {
-  for (const category of page.items) if (!cards.has(category.id)) list.append(add(remember(category)));
+  for (const category of page.items) if (fits(remember(category)) && !cards.has(category.id)) list.append(add(category));
   next = page.next;
-  setTotal(page.total);
+  setTotal(totalOf(page));
   roving.reset();
   watchEnd();
+}
+
+/** How many there are: the API's "all" counts what is merged, hidden or retired as well. */
+function totalOf(page) {
+  if (filter.state !== "all") return page.total;
+  if (page.next === null) return cards.size;
+  const totals = statusNow()?.totals;
+  return totals && !filter.q ? totals.known + totals.discovered : page.total;
 }
 
 function add(category) {
@@ -95,9 +104,10 @@ async function refresh() {
   try {
     const page = await request(limit);
     forgetNews();
-    const wanted = page.items.map(({ id }) => id);
-    for (const category of page.items) {
-      remember(category);
+    const shown = page.items.filter(fits);
+    const wanted = shown.map(({ id }) => id);
+    for (const category of page.items) remember(category);
+    for (const category of shown) {
       if (!cards.has(category.id)) add(category);
       else cards.get(category.id).update(category);
     }
@@ -106,7 +116,8 @@ async function refresh() {
       next = page.next;
     }
     arrange(wanted);
-    setTotal(page.total);
+    setTotal(totalOf(page));
+    watchEnd();
     roving.reset();
   } catch (problem) {
     complain(problem);
@@ -138,7 +149,8 @@ function drop(id) {
 function setTotal(number) {
   total = Math.max(number, 0);
   filters.setTotal(total);
-  fill(note, total === 0 && !waiting.size && emptiness());
+  const unseen = filter.state === "all" && !filter.q && [...cards.values()].every(({ category }) => category.count === 0);
+  fill(note, ((total === 0 && !waiting.size) || unseen) && emptiness());
 }
 
 /** A category that people or the stream have made or changed. */
@@ -169,8 +181,16 @@ function isLookedAt() {
 
 function showNews() {
   const number = waiting.size + beyond;
-  news.hidden = number === 0;
-  fill(news, `${counted(number).replace(" ", " new ")}: show`);
+  news.hidden = number === 0 && !stale;
+  fill(news, number ? `${counted(number).replace(" ", " new ")}: show` : "Others have changed something: show");
+}
+
+/** Somebody else has moved, merged or undone something. */
+function disturb(event) {
+  if (event.actor === "stream" || event.kind === "named" || !loaded) return;
+  stale = isLookedAt();
+  if (stale) showNews();
+  else refresh();
 }
 
 function letIn() {
@@ -188,12 +208,13 @@ function letIn() {
 function forgetNews() {
   waiting.clear();
   beyond = 0;
+  stale = false;
   news.hidden = true;
 }
 
 function openNews() {
   scrollTo({ top: 0, behavior: prefersStill() ? "instant" : "smooth" });
-  if (beyond || filter.sort === "name" || filter.sort === "count") refresh();
+  if (beyond || stale || filter.sort === "name" || filter.sort === "count") refresh();
   else letIn();
   list.querySelector("a.open")?.focus({ preventScroll: true });
 }
@@ -203,7 +224,8 @@ function emptiness() {
     return h("div.empty", {}, h("h2", {}, "Nothing here"), h("p", {}, filter.q ? `No category with “${filter.q}” in its name.` : `There are no ${filter.state} categories.`));
   }
   const command = `curl --data-binary @photo.jpg ${new URL("v1/decide", document.baseURI)}`;
-  return h("div.empty", {}, h("h2", {}, "No categories yet"), h("p", {}, "Send images to the stream, or drop one onto this page:"), h("pre", {}, command), h("p", {}, h("a.button", { href: "#/try" }, "Try an image")));
+  const title = total ? "No images yet" : "No categories yet";
+  return h("div.empty", {}, h("h2", {}, title), h("p", {}, "Send images to the stream, or drop one onto this page:"), h("pre", {}, command), h("p", {}, h("a.button", { href: "#/try" }, "Try an image")));
 }
 
 function failure(problem) {
@@ -231,6 +253,7 @@ export function startGrid() {
     beyond += number;
     showNews();
   });
+  on("ledger", disturb);
   on("edited", refresh);
   on("missed", refresh);
   on("signed-in", () => !loaded && reload());

@@ -40,6 +40,7 @@ function connect() {
   });
   source.addEventListener("decision", (message) => heard(JSON.parse(message.data)));
   source.addEventListener("ledger", (message) => written(JSON.parse(message.data)));
+  source.addEventListener("resync", () => emit("missed")); // away for too long to be told everything
   source.addEventListener("status", (message) => emit("status", JSON.parse(message.data)));
 }
 
@@ -63,9 +64,9 @@ function heard(decision) {
   if (!countDecision(decision)) fetchSoon(decision.resolved);
 }
 
-/** A line of the ledger: whatever it is about is asked for again. */
-function written(event) {
-  if (isMine(event)) return;
+/** A line of the ledger: whatever it is about is asked for again, unless this page wrote it. */
+async function written(event) {
+  if (await isMine(event)) return;
   emit("ledger", event);
   touchedBy(event).forEach(fetchSoon);
 }

@@ -2,7 +2,6 @@
 
 const REACH = 14; // pixels from which a point is found
 const PADDING = 28;
-const RADIUS = 3.4;
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 /** Colours that differ for neighbouring ids: hues by the golden angle, three depths. */
@@ -43,7 +42,7 @@ export function createPlane(canvas, { hover, open }) {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const night = dark();
-    const radius = RADIUS * Math.min(Math.sqrt(view.scale), 2.2);
+    const radius = radiusOf(points.length) * Math.min(Math.sqrt(view.scale), 2.2);
     const standing = lit ?? chosen?.category ?? null;
     for (const point of points) {
       const [x, y] = place(point);
@@ -188,10 +187,11 @@ export function createPlane(canvas, { hover, open }) {
       bounds = boundsOf(fresh);
       redraw();
     },
-    /** Where the first image of a category is on the canvas; for tests and for tours. */
-    find: (index) => place(points.find((point) => point.index === index)),
   };
 }
+
+/** Fewer points may be larger. */
+const radiusOf = (number) => Math.min(Math.max(60 / Math.sqrt(number), 3), 6);
 
 function boundsOf(points) {
   const [xs, ys] = [points.map(({ x }) => x), points.map(({ y }) => y)];

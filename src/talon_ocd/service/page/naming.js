@@ -6,13 +6,13 @@ import { actions, openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { rename, renameMerging } from "./edits.js";
 import { icon } from "./icons.js";
-import { remember } from "./store.js";
+import { hasName, remember } from "./store.js";
 
 /** Put a field in the place of a name's button until the name is saved or given up. Resolves when it is over. */
 export function editName(button, category) {
   return new Promise((resolve) => {
     let over = false;
-    const field = h("input.name-field", { type: "text", maxlength: 200, value: category.named ? category.name : "", placeholder: category.name, "aria-label": `Name of ${category.name}`, autocomplete: "off", spellcheck: "false" });
+    const field = h("input.name-field", { type: "text", maxlength: 200, value: hasName(category) ? category.name : "", placeholder: category.name, "aria-label": `Name of ${category.name}`, autocomplete: "off", spellcheck: "false" });
 
     const finish = (save, refocus) => {
       if (over) return;

@@ -16,7 +16,7 @@ export function pickCategory(title, exclude = []) {
     title,
     (close) => {
       const list = h("ul.choices", { "aria-label": "Categories" });
-      const field = h("input.wide", { type: "search", placeholder: "Search by name or number", "aria-label": "Search", autofocus: true, autocomplete: "off" });
+      const field = h("input.wide", { type: "search", placeholder: "Search by name", "aria-label": "Search", autofocus: true, autocomplete: "off" });
       let timer = 0;
       let asked = 0;
 

@@ -31,13 +31,27 @@ export function strip(exemplars = [], most = 4) {
   return h("div.strip", {}, exemplars.slice(0, most).map((index) => thumbnail(index)));
 }
 
+const RETRIES = 2;
+const WAIT = 1500;
+
 /** A picture that can't be loaded leaves a quiet square instead of a torn one. */
+function lost({ target }) {
+  if (!(target instanceof HTMLImageElement)) return;
+  const tries = Number(target.dataset.tries ?? 0);
+  target.classList.add("missing");
+  if (!target.classList.contains("thumb") || tries >= RETRIES) return;
+  target.dataset.tries = String(tries + 1);
+  const again = () => {
+    target.src = target.getAttribute("src");
+  };
+  setTimeout(again, WAIT * 2 ** tries); // scrolling fast may have been too much for the service's rate limit
+}
+
+function found({ target }) {
+  if (target instanceof HTMLImageElement) target.classList.remove("missing");
+}
+
 export function startPictures() {
-  document.addEventListener(
-    "error",
-    (event) => {
-      if (event.target instanceof HTMLImageElement) event.target.classList.add("missing");
-    },
-    true,
-  );
+  document.addEventListener("error", lost, true);
+  document.addEventListener("load", found, true);
 }

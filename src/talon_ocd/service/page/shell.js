@@ -6,18 +6,18 @@ import { $, fill, h, write } from "./dom.js";
 import { categories, images, score, whole } from "./format.js";
 import { icon } from "./icons.js";
 import { showKeys } from "./keys.js";
-import { emit, on } from "./store.js";
+import { emit, on, statusNow } from "./store.js";
 import { complain } from "./toast.js";
 import { hasSession, signOut } from "./token.js";
 
 const THEMES = { auto: ["auto", "as the system has it"], light: ["sun", "light"], dark: ["moon", "dark"] };
 const LIVE = { live: "Live: changes show by themselves", connecting: "Connecting", lost: "The live connection is lost; trying again" };
 
-let status = null;
 let pending = 0;
 let extra = 0; // answers since the last status
 
 function showStatus() {
+  const status = statusNow();
   pending = 0;
   if (!status) return;
   write($("status-text"), `${images(status.answered + extra)}, ${categories(status.categories)}`);
@@ -36,15 +36,13 @@ function drawTheme() {
 
 async function showDetails() {
   try {
-    status = await getStatus();
-    extra = 0;
-    showStatus();
+    emit("status", await getStatus());
   } catch (problem) {
     complain(problem);
     return;
   }
   openDialog("This stream", () => [
-    h("dl.facts", {}, rows(status).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    h("dl.facts", {}, rows(statusNow()).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     hasSession() && h("div.dialog-actions", {}, h("button", { type: "button", onclick: () => signOut().catch(complain) }, "Sign out")),
   ].filter(Boolean), { kind: "medium" });
 }
@@ -94,8 +92,7 @@ export function startShell() {
     drawTheme();
   });
   drawTheme();
-  on("status", (now) => {
-    status = { ...status, ...now };
+  on("status", () => {
     extra = 0;
     soon();
   });

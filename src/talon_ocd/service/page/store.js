@@ -2,6 +2,7 @@
 
 const bus = new EventTarget();
 const known = new Map();
+let status = null;
 
 /** Tell all who listen: "category", "arrival", "ledger", "edited", "status", "live", "reachable", "unreachable". */
 export function emit(name, detail) {
@@ -11,6 +12,11 @@ export function emit(name, detail) {
 export function on(name, listener) {
   bus.addEventListener(name, (event) => listener(event.detail));
 }
+
+/** How the stream is, as it was last heard of, or null. */
+export const statusNow = () => status;
+
+on("status", (now) => (status = { ...status, ...now }));
 
 /** The category as it was last heard of, or undefined. */
 export const categoryOf = (id) => known.get(id);
@@ -22,6 +28,9 @@ export function remember(category) {
   if (before && JSON.stringify(before) !== JSON.stringify(category)) emit("category", category);
   return category;
 }
+
+/** Whether it has a name that says something: a person's, or that of a known class. */
+export const hasName = (category) => category.named || category.kind === "known";
 
 /** A name for an id: the one last heard of, else "#7". */
 export const nameOf = (id) => known.get(id)?.name ?? `#${id}`;
@@ -39,12 +48,10 @@ export function countDecision(decision) {
   return true;
 }
 
-/** Ids of all categories that an event of the ledger is about. */
+/** Ids of the categories that an event of the ledger names; images that it moves may come from others as well. */
 export function touchedBy(event) {
   const { data = {}, category } = event;
   const ids = new Set([...(data.categories ?? []), ...(data.pair ?? [])]);
-  for (const [, from, to] of data.moves ?? []) ids.add(from).add(to);
-  for (const id of [category, data.into]) if (Number.isInteger(id)) ids.add(id);
-  ids.delete(-1); // rejected: at home nowhere
+  for (const id of [category, data.into]) if (Number.isInteger(id) && id >= 0) ids.add(id);
   return [...ids];
 }
