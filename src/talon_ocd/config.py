@@ -255,10 +255,13 @@ class GuardConfig:
 
     enabled: bool = True
     """Judge encoder steps on a probe of labelled images. Off in ``official`` and ``paper``, which have no guard."""
-    images: int = 256
+    images: int = 128
     """Most labelled images in the probe; fewer if their trunk outputs are larger than 32 MB."""
-    tolerance: float = 0.02
+    tolerance: float = 0.01
     """Share of the probe that may be lost against the frozen head, besides a standard error of that share."""
+    drift: float = 0.25
+    """How far probe images may move away from their prototypes against the frozen head: standard deviations of their
+    cosines. It tells harm before an answer changes, on images that training has seen."""
     patience: int = 3
     """Refused steps in a row after which the head goes back to the frozen one."""
     pause: int = 8
@@ -274,6 +277,7 @@ class GuardConfig:
         check_types(self)
         for name in ("images", "patience", "pause", "longest_pause"):
             require(self, name, getattr(self, name) >= 1, "1 or more")
+        require(self, "drift", self.drift >= 0, "0 or more")
         for name in ("tolerance", "most_of_one", "most_new"):
             require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
 

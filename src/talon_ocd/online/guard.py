@@ -1,7 +1,8 @@
 """The guard: refuses or takes back encoder steps that harm what the model knew (layer: online; ``docs/guard.md``).
 
 Test-time adaptation has no labels, so it can walk away from them: a burst of one class, noise or another camera pull
-the encoder until all images look alike. The guard asks a probe of labelled images after every step.
+the encoder until known classes are lost. The guard asks a probe of labelled images after every step, and compares with
+the frozen head at the very same memory: what the memory alone lost is not the step's fault.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import sqrt
+from math import isfinite, log, sqrt
 from typing import Any, Literal
 
 import torch
@@ -18,11 +19,16 @@ from torch import Tensor
 
 from talon_ocd.config import GuardConfig
 from talon_ocd.online.adapt import EncoderAdapter
-from talon_ocd.online.probe import Probe, Reading, read
+from talon_ocd.online.feature_stream import FeatureStream
+from talon_ocd.online.probe import Probe, Reading, alikeness, read
 
 Kind = Literal["skipped", "refused", "rolled_back"]
 WINDOW = 64
 """Answers, at least, over which bursts and the rate of new categories are looked at."""
+SMALLEST_SPREAD = 0.01
+"""Least standard deviation of the probe's cosines: a probe of twins has none, and nothing moves by nothing."""
+ENTROPY_SHARE = 0.1
+"""Share of log C, the entropy of knowing nothing, by which the probe's entropy may differ from the frozen head's."""
 MOST_EVENTS = 1000
 """Verdicts that wait for ``take_events``; the oldest are dropped, the totals stay."""
 
@@ -49,68 +55,71 @@ class Guard:
     """Judges the encoder steps of one stream.
 
     Attributes:
-        taken: steps that passed.
-        skipped: batches that were not allowed to drive a step, or came during a pause.
-        refused: steps that were undone.
+        taken: adaptations of the encoder that passed.
+        skipped: those left out because of their batch, or in a pause.
+        refused: those that were undone.
         rolled_back: times that the head went back to the frozen one.
         pause: adaptations that will still be left out.
     """
 
     def __init__(self, probe: Probe, config: GuardConfig | None = None) -> None:
-        self.config = GuardConfig() if config is None else config
         self.probe = probe
+        self.config = GuardConfig() if config is None else config
         self.taken = self.skipped = self.refused = self.rolled_back = self.pause = 0
         self._in_a_row = 0
         self._highest = -1
-        self._recent = torch.empty(0, dtype=torch.int64)
+        self._recent = torch.empty(2, 0, dtype=torch.int64)  # ids, and whether the answer founded its category
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
-        self._reference: Reading | None = None
-        self._frozen: list[Tensor] = []
 
-    def begin(self, adapter: EncoderAdapter, prototypes: Tensor) -> None:
+    def begin(self, adapter: EncoderAdapter, discovery: FeatureStream) -> None:
         """Remember the frozen head of a stream that starts, and what the probe says of it."""
-        self.probe = self.probe.to(adapter.parameters[0].device)
-        self._known, self._highest = len(prototypes), len(prototypes) - 1
-        self._frozen = _values(adapter)
-        self._reference = self._read(adapter, prototypes)
+        self._hidden = self.probe.hidden.to(adapter.parameters[0].device, torch.float32)
+        self._frozen = self._current = (_values(adapter), self._features(adapter))
+        self._highest = discovery.memory.next_id - 1
+        self._nearest = self._read(self._frozen[1], discovery).nearest
 
     def step(
-        self, adapter: EncoderAdapter, hidden: Tensor, ids: Tensor, prototypes: Tensor, graph: Tensor | None, now: int
+        self, adapter: EncoderAdapter, hidden: Tensor, slots: Tensor, graph: Tensor | None, discovery: FeatureStream
     ) -> None:
         """Let the adapter take its step on a batch, unless it should not; undo it if the probe complains.
 
         Args:
             adapter: the stream's head with its updates.
             hidden: trunk outputs of the batch ``(B, *hidden_shape)``.
-            ids: its answers ``(B,)``.
-            prototypes: all prototypes ``(K, D)``, the known ones first.
+            slots: its answers ``(B,)``, positions in the memory.
             graph: the batch's features with their graph, if there is one.
-            now: images that the stream has answered.
+            discovery: memory and rule as they are.
         """
-        why = self._unfit(ids.cpu())
+        self._remember(discovery.memory.ids[slots.cpu()])
         if self.pause:
             self.pause -= 1
             self.skipped += 1
             return
+        graph = adapter.encode(hidden, with_graph=True) if graph is None else graph
+        frozen = self._read(self._frozen[1], discovery)
+        why = self._unfit(graph.detach(), frozen)
         if why is not None:
             self.skipped += 1
-            self._say("skipped", *why, now)
+            self._say("skipped", *why, discovery.answered)
             return
-        before, steps = _values(adapter), adapter.steps
-        earlier = self._read(adapter, prototypes)
-        adapter.step(hidden, ids, prototypes, graph)
-        later = self._read(adapter, prototypes)
-        complaint = self._complaint(earlier, later)
+        before, steps = self._known(adapter), adapter.steps
+        adapter.step(hidden, slots, discovery.memory.prototypes.to(hidden.device), graph)
+        if adapter.steps == steps:
+            self._refuse(adapter, "the gradient is not finite", {}, discovery.answered)
+            return
+        after = (_values(adapter), self._features(adapter))
+        if not torch.isfinite(after[1]).all():
+            _restore(adapter, before[0], steps)
+            self._refuse(adapter, "the head gives features that are not finite", {}, discovery.answered)
+            return
+        reading = self._read(after[1], discovery)
+        complaint = self._complaint(frozen, self._read(before[1], discovery), reading)
         if complaint is None:
             self.taken += 1
-            self._in_a_row = 0
+            self._in_a_row, self._current = 0, after
             return
-        _restore(adapter, before, steps)
-        self.refused += 1
-        self._in_a_row += 1
-        self._say("refused", complaint, asdict(later), now)
-        if self._in_a_row >= self.config.patience:
-            self._roll_back(adapter, now)
+        _restore(adapter, before[0], steps)
+        self._refuse(adapter, complaint, reading.values(), discovery.answered)
 
     def take_events(self) -> list[dict[str, Any]]:
         """Return the verdicts since the last call as plain data: kind, reason, answered, values."""
@@ -120,13 +129,12 @@ class Guard:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return counters, pause, window and reference; the frozen head itself is the model's."""
-        assert self._reference is not None
         counters = (self.taken, self.skipped, self.refused, self.rolled_back, self.pause, self._in_a_row, self._highest)
         waiting = json.dumps(list(self._events)).encode()
         return {
             "counters": torch.tensor(counters),
             "recent": self._recent.clone(),
-            "reference": torch.tensor(list(asdict(self._reference).values()), dtype=torch.float64),
+            "nearest": torch.tensor(self._nearest, dtype=torch.float64),
             "events": torch.frombuffer(bytearray(waiting), dtype=torch.uint8),
         }
 
@@ -137,51 +145,83 @@ class Guard:
         counters = state["counters"].tolist()
         self.taken, self.skipped, self.refused, self.rolled_back, self.pause, self._in_a_row, self._highest = counters
         self._recent = state["recent"].clone()
-        self._reference = Reading(*state["reference"].tolist())
+        self._nearest = float(state["nearest"])
         self._events = deque(json.loads(bytes(state["events"].tolist())), maxlen=MOST_EVENTS)
 
-    def _read(self, adapter: EncoderAdapter, prototypes: Tensor) -> Reading:
-        known = prototypes[: self._known].to(self.probe.hidden.device)
-        return read(adapter.encode(self.probe.hidden), self.probe.labels, known, adapter.config.temperature)
+    def _features(self, adapter: EncoderAdapter) -> Tensor:
+        return adapter.encode(self._hidden).cpu()
 
-    def _unfit(self, ids: Tensor) -> tuple[str, dict[str, float]] | None:
-        """Say why a batch answered with ``ids`` ``(B,)`` should not drive a step, if so."""
-        self._recent = torch.cat([self._recent, ids])[-max(WINDOW, len(ids)) :]
-        fresh = self._recent[self._recent > self._highest]
-        self._highest = max(self._highest, int(ids.max()))
-        if len(self._recent) < WINDOW // 2:
+    def _known(self, adapter: EncoderAdapter) -> tuple[list[Tensor], Tensor]:
+        """Return the head's values and the probe's features, computed anew only if somebody else moved the head."""
+        values = _values(adapter)
+        if not all(torch.equal(old, new) for old, new in zip(self._current[0], values, strict=True)):
+            self._current = (values, self._features(adapter))
+        return self._current
+
+    def _read(self, features: Tensor, discovery: FeatureStream) -> Reading:
+        return read(features, self.probe.labels, discovery)
+
+    def _remember(self, ids: Tensor) -> None:
+        """Add the answers ``(B,)`` to the window; who has a higher id than all before founded a category."""
+        founded = torch.zeros_like(ids)
+        for position, category in enumerate(ids.tolist()):
+            if category > self._highest:
+                founded[position], self._highest = 1, category
+        self._recent = torch.cat([self._recent, torch.stack([ids, founded])], dim=1)[:, -max(WINDOW, len(ids)) :]
+
+    def _unfit(self, features: Tensor, frozen: Reading) -> tuple[str, dict[str, float]] | None:
+        """Say why a batch with unit features ``(B, D)`` should not drive a step, if so."""
+        ids, founded = self._recent
+        number, most = len(ids), self.config.most_of_one
+        if number < WINDOW // 2:
             return None
-        largest = float(torch.bincount(self._recent).max()) / len(self._recent)
-        new = len(fresh.unique()) / len(self._recent)
-        if largest > self.config.most_of_one:
-            return f"{largest:.0%} of the last {len(self._recent)} answers are one category", {"one_category": largest}
+        largest = float(ids.unique(return_counts=True)[1].max()) / number
+        if largest > most:
+            return f"{largest:.0%} of the last {number} answers are one category", {"one_category": largest}
+        new = float(founded.sum()) / number
         if new > self.config.most_new:
-            return f"{new:.0%} of the last {len(self._recent)} answers founded a category", {"new_categories": new}
+            return f"{new:.0%} of the last {number} answers founded a category", {"new_categories": new}
+        # a share s of one class gives s^2 of the way from images of any class to images of one
+        alike = (alikeness(features) - frozen.alike) / max(frozen.fit**2 - frozen.alike, SMALLEST_SPREAD)
+        if len(features) >= WINDOW // 2 and alike > most**2:
+            return "the images of the batch are as alike as if nearly all were of one class", {"alike": alike}
         return None
 
-    def _complaint(self, earlier: Reading, later: Reading) -> str | None:
-        """Say what a step did to the probe that it should not have done, if so."""
-        start = self._reference
-        assert start is not None
-        if not later.finite:
-            return "the head gives no finite features any more"
-        if later.accuracy < start.accuracy - self._tolerance(start) and later.accuracy <= earlier.accuracy:
-            return f"known accuracy on the probe fell from {start.accuracy:.3f} to {later.accuracy:.3f}"
+    def _complaint(self, frozen: Reading, before: Reading, after: Reading) -> str | None:
+        """Say what a step did to the probe that it should not have done; only what it made worse is its fault."""
+        change = frozen.right.logical_xor(after.right).sum()
+        tolerated = self.config.tolerance + sqrt(float(change)) / len(self.probe)  # and the error of a paired count
+        if after.accuracy < min(frozen.accuracy - tolerated, before.accuracy):
+            return f"known accuracy on the probe fell from {frozen.accuracy:.3f} to {after.accuracy:.3f}"
+        error = sqrt(self._nearest * (1 - self._nearest) / len(self.probe))
+        if after.nearest < min(self._nearest - self.config.tolerance - error, before.nearest):
+            return f"probe images nearest to their own class fell from {self._nearest:.3f} to {after.nearest:.3f}"
+        spread = max(float(frozen.fits.double().std(correction=0)), SMALLEST_SPREAD)
+        if after.fit < min(frozen.fit - self.config.drift * spread, before.fit):
+            return f"the probe's cosine with its own classes fell from {frozen.fit:.3f} to {after.fit:.3f}"
+        return self._collapse(frozen, before, after)
+
+    def _collapse(self, frozen: Reading, before: Reading, after: Reading) -> str | None:
+        classes = int(self.probe.labels.max()) + 1
+        moved, earlier = abs(after.entropy - frozen.entropy), abs(before.entropy - frozen.entropy)
+        if moved > max(ENTROPY_SHARE * log(max(classes, 2)), earlier) or not isfinite(moved):
+            return f"entropy on the probe went from {frozen.entropy:.2f} to {after.entropy:.2f} nats"
+        if after.alike > max((1 + frozen.alike) / 2, before.alike):
+            return f"probe images look alike: their mean cosine rose from {frozen.alike:.2f} to {after.alike:.2f}"
         return None
 
-    def _tolerance(self, start: Reading) -> float:
-        """What may be lost: the configured share, and a standard error of the probe's accuracy."""
-        number = len(self.probe)
-        chance = (start.accuracy * number + 1) / (number + 2)
-        return self.config.tolerance + sqrt(chance * (1 - chance) / number)
-
-    def _roll_back(self, adapter: EncoderAdapter, now: int) -> None:
-        self.pause = min(self.config.pause * 2**self.rolled_back, self.config.longest_pause)
+    def _refuse(self, adapter: EncoderAdapter, reason: str, values: dict[str, float], now: int) -> None:
+        self.refused += 1
+        self._in_a_row += 1
+        self._say("refused", reason, values, now)
+        if self._in_a_row < self.config.patience:
+            return
+        self.pause = min(self.config.pause * 2 ** min(self.rolled_back, 30), self.config.longest_pause)
         self.rolled_back += 1
         refusals, self._in_a_row = self._in_a_row, 0
-        _restore(adapter, self._frozen, adapter.steps)
-        reason = f"{refusals} steps in a row were refused: back to the frozen head, {self.pause} adaptations left out"
-        self._say("rolled_back", reason, {"pause": float(self.pause)}, now)
+        _restore(adapter, self._frozen[0], adapter.steps)
+        text = f"{refusals} steps in a row were refused: back to the frozen head, {self.pause} adaptations are left out"
+        self._say("rolled_back", text, {"pause": float(self.pause)}, now)
 
     def _say(self, kind: Kind, reason: str, values: dict[str, float], now: int) -> None:
         self._events.append(asdict(GuardVerdict(kind, reason, now, values)))

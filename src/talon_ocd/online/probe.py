@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from talon_ocd.errors import DataError
+from talon_ocd.online.feature_stream import FeatureStream
+from talon_ocd.online.rules import CosineRule
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,6 @@ class Probe:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device) -> Probe:
-        """Return the probe on a device, in the precision that heads compute in."""
-        return Probe(self.hidden.to(device, torch.float32), self.labels.to(device))
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return both tensors, ready for safetensors."""
         return {"hidden": self.hidden, "labels": self.labels}
@@ -53,38 +51,66 @@ class Probe:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the probe says of a head.
+    """What the probe says of a head, with the memory as it is.
 
     Attributes:
-        accuracy: share of the probe whose nearest known prototype is its own.
-        loss: mean ``-log p`` of the own class in the softmax over known prototypes, nats.
-        entropy: mean entropy of that softmax, nats.
-        similarity: mean cosine between two different probe images; near 1 all look the same.
+        right: which probe images the stream would answer with their own class ``(P,)``.
+        nearest: share of them whose nearest known prototype is their own, whatever was discovered.
+        fits: cosines of the images with their own prototypes ``(P,)``.
+        entropy: mean entropy of the softmax over known prototypes, nats.
+        alike: mean cosine between two probe images; near 1 all look the same.
     """
 
-    accuracy: float
-    loss: float
+    right: Tensor
+    nearest: float
+    fits: Tensor
     entropy: float
-    similarity: float
+    alike: float
 
     @property
-    def finite(self) -> bool:
-        """Are all values numbers? A head with an infinite weight has none."""
-        return all(value - value == 0 for value in (self.accuracy, self.loss, self.entropy, self.similarity))
+    def accuracy(self) -> float:
+        """Share of the probe that the stream would answer with its own class."""
+        return float(self.right.double().mean())
+
+    @property
+    def fit(self) -> float:
+        """Mean cosine of probe images with their own prototypes."""
+        return float(self.fits.double().mean())
+
+    def values(self) -> dict[str, float]:
+        """Return the numbers, rounded, for those who read verdicts."""
+        names = ("accuracy", "nearest", "fit", "entropy", "alike")
+        return {name: round(float(getattr(self, name)), 4) for name in names}
 
 
-def read(features: Tensor, labels: Tensor, known: Tensor, temperature: float) -> Reading:
-    """Ask unit features ``(P, D)`` of the probe with classes ``(P,)`` about known prototypes ``(C, D)``.
-
-    >>> read(torch.eye(2), torch.tensor([0, 0]), torch.eye(2), 1.0).accuracy
-    0.5
-    """
-    log_p = F.log_softmax(features @ known.T / temperature, dim=1)
-    number = len(labels)
-    total = float(features.sum(dim=0).square().sum())
+def read(features: Tensor, labels: Tensor, discovery: FeatureStream) -> Reading:
+    """Ask what the memory and rule of a stream make of unit features ``(P, D)`` with known classes ``(P,)``."""
+    cosines = features @ discovery.memory.prototypes[: discovery.memory.known].T
+    log_p = F.log_softmax(cosines / discovery.config.temperature, dim=1)
     return Reading(
-        accuracy=float((log_p.argmax(dim=1) == labels).double().mean()),
-        loss=float(F.nll_loss(log_p, labels)),
+        right=_answers(features, discovery) == labels,
+        nearest=float((cosines.argmax(dim=1) == labels).double().mean()),
+        fits=cosines.gather(1, labels[:, None])[:, 0],
         entropy=float(-(log_p.exp() * log_p).sum(dim=1).mean()),
-        similarity=(total / number - 1) / (number - 1) if number > 1 else 0.0,
+        alike=alikeness(features),
     )
+
+
+def alikeness(features: Tensor) -> float:
+    """Return the mean cosine between two different ones of unit features ``(B, D)``; 0 if there is only one.
+
+    >>> alikeness(torch.eye(3)), alikeness(torch.eye(3)[[0, 0]])
+    (0.0, 1.0)
+    """
+    number = len(features)
+    total = float(features.detach().double().sum(dim=0).square().sum())
+    return (total / number - 1) / (number - 1) if number > 1 else 0.0
+
+
+def _answers(features: Tensor, discovery: FeatureStream) -> Tensor:
+    """Return the slot that each of the features ``(P, D)`` joins, -1 for a new category."""
+    if isinstance(discovery.rule, CosineRule):  # its look goes one by one; all at once give the same
+        near = discovery.memory.nearest(features)
+        return torch.where(near.similarities[:, 0] >= discovery.rule.threshold, near.ids[:, 0], -1)
+    answers = discovery.look(features)
+    return torch.where(torch.from_numpy(answers.founded), -1, torch.from_numpy(answers.ids))

@@ -67,7 +67,7 @@ class DiscoveryStream:
         self.adapter = EncoderAdapter(copy.deepcopy(backbone.head), scope, config, loss)
         self.guard = guard
         if guard is not None:
-            guard.begin(self.adapter, memory.prototypes[: memory.known])
+            guard.begin(self.adapter, self.discovery)
         self.clock = StageClock()
         self._hidden: list[Tensor] = []
         self._ids: list[Tensor] = []
@@ -212,12 +212,11 @@ class DiscoveryStream:
     def _adapt_encoder(self) -> None:
         if "encoder" in self.config.adapt and self._hidden:
             hidden = torch.cat(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
-            prototypes = self.memory.prototypes.to(hidden.device)
-            ids = torch.cat(self._ids).to(hidden.device)
+            slots = torch.cat(self._ids).to(hidden.device)
             if self.guard is None:
-                self.adapter.step(hidden, ids, prototypes, self._graph)
+                self.adapter.step(hidden, slots, self.memory.prototypes.to(hidden.device), self._graph)
             else:
-                self.guard.step(self.adapter, hidden, ids, prototypes, self._graph, self.discovery.answered)
+                self.guard.step(self.adapter, hidden, slots, self._graph, self.discovery)
 
     def _place(self, hidden: Tensor) -> tuple[Tensor, Assignment]:
         """Answer images ``(B, *hidden_shape)``; returns their unit features ``(B, D)`` too."""
