@@ -11,14 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from talon_ocd.catalog import Catalog
+from talon_ocd.catalog import Catalog, grid, what_if
 from talon_ocd.durable import DurableStream, Journal
 from talon_ocd.durable.journal import MOST_PARAMETERS
+from talon_ocd.online import FeatureStream
 from talon_ocd.service import schemas
 from talon_ocd.service.examples import AXES
+from talon_ocd.service.views import Views
 from talon_ocd.talon import Talon
 
 Floats = npt.NDArray[np.float32]
+SUPPOSED = 2000
+"""Newest images that a what-if answers anew."""
 ROUNDS = 12
 """Steps of the power iteration that finds the axes of the map."""
 
@@ -28,8 +32,42 @@ class Insight:
 
     def __init__(self, catalog: Catalog, journal: Journal, talon: Talon, stream: DurableStream) -> None:
         self._catalog, self._journal, self._talon, self._stream = catalog, journal, talon, stream
-        self._mapping = threading.Lock()
+        self._mapping, self._supposing = threading.Lock(), threading.Lock()
         self._axes: tuple[int, Floats, Floats] | None = None
+        self._supposed: tuple[int, schemas.WhatIf] | None = None
+
+    def suggestions(self, limit: int, views: Views) -> schemas.Suggestions:
+        """Return pairs of categories that look like one, by the cosine of their centres, the surest first."""
+        found = self._catalog.suggestions(limit)
+        return schemas.Suggestions(
+            items=[
+                schemas.Suggestion(
+                    first=views.category(pair.first),
+                    second=views.category(pair.second),
+                    score=pair.score,
+                    unit=pair.unit,
+                )
+                for pair in found
+            ]
+        )
+
+    def what_if(self) -> schemas.WhatIf:
+        """Return how many categories there would be at other thresholds; worked out again when a tenth has come."""
+        answered = self._stream.answered
+        with self._supposing:
+            if self._supposed is None or answered > 1.1 * self._supposed[0]:
+                finer = float(self._journal.meta("settings", {}).get("finer", 0.0))
+                unit, current, values = grid(self._journal.meta("rule"), finer)
+                found = what_if(self._journal, lambda value: self._fresh(unit, value), values, unit, current, SUPPOSED)
+                self._supposed = answered, schemas.WhatIf.model_validate(found.to_dict())
+            return self._supposed[1]
+
+    def _fresh(self, unit: str, value: float) -> FeatureStream:
+        """Return a stream of the same model that has seen nothing; its encoder can't learn from stored features."""
+        adapt = "prototypes" if "prototypes" in self._stream.config.adapt else "none"
+        if unit == "cosine":
+            return self._talon.stream(threshold=value, adapt=adapt).discovery
+        return self._talon.stream(finer=value, adapt=adapt).discovery
 
     def map(self, limit: int) -> schemas.Map:
         """Return the newest images, projected."""

@@ -53,11 +53,23 @@ async def events(
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
+@router.get("/suggestions", responses=responses("invalid-request"))
+def suggestions(service: ServiceHere, limit: Annotated[int, Query(ge=1, le=200)] = 20) -> schemas.Suggestions:
+    """List pairs of categories that look like one, the surest first."""
+    return service.insight.suggestions(limit, service.views)
+
+
 @router.post("/suggestions:refuse", responses=EDIT)
 async def refuse(service: ServiceHere, body: schemas.PairRequest) -> schemas.ImageEdit:
     """Say that two categories are not the same; they are suggested no more."""
     event: Event = await edited(service, lambda catalog: catalog.refuse(body.first, body.second))
     return schemas.ImageEdit(event=await run_in_threadpool(service.views.event, event))
+
+
+@router.get("/what-if", responses=responses())
+def what_if(service: ServiceHere) -> schemas.WhatIf:
+    """Say how many categories there would be at other thresholds, from stored features."""
+    return service.insight.what_if()
 
 
 @router.get("/map", responses=responses("invalid-request"))

@@ -16,6 +16,7 @@ from talon_ocd.service.service import Service
 from talon_ocd.service.settings import ServiceSettings
 
 KEEP_ALIVE_SECONDS = 15
+WAITING_CONNECTIONS = 512
 MOST_HEADERS = 32 * 1024
 """Bytes of a request's head."""
 
@@ -27,13 +28,13 @@ def listen(settings: ServiceSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(WAITING_CONNECTIONS)  # who comes while the model is being loaded waits for it
     except OSError as error:
         listener.close()
         raise ConfigError(
             f"{settings.host}:{settings.port} can't be listened on ({error.strerror or error}); "
             "choose another --port or --host, or stop the program that uses it."
         ) from error
-    listener.set_inheritable(True)
     return listener
 
 
