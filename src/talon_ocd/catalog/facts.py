@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from talon_ocd.catalog.ledger import FOLDED, Ledger
+from talon_ocd.catalog.names import NameKey, sort_key
 from talon_ocd.catalog.pairs import Standing
 from talon_ocd.catalog.totals import Bools, Ints, Totals
 from talon_ocd.catalog.views import SUPPORT, Category, State
@@ -17,6 +18,7 @@ from talon_ocd.durable.journal import Event, Journal, as_event
 from talon_ocd.errors import CatalogError
 from talon_ocd.online.decision import category_name
 
+Named = tuple[NameKey, int, str]
 STATES = ("active", "tentative", "hidden", "merged", "retired", "known", "discovered", "all")
 """What categories can be listed by; the first five part them."""
 
@@ -36,8 +38,10 @@ class Facts:
         self.ledger = Ledger()
         self.totals = Totals(len(self.known_names))
         self._touched: set[int] = set()
+        self._answered = -1
         self._moved: dict[int, int] = {}
         self._texts: tuple[tuple[int, int], list[str]] | None = None
+        self._sorted: tuple[tuple[int, int], list[Named]] | None = None
         self.refresh()
 
     # Keeping up
@@ -62,8 +66,10 @@ class Facts:
     def refresh(self) -> None:
         """Fold new events and read what answers have changed."""
         self.fold_new()
-        self.totals.refresh(self.journal, self._touched)
-        self._touched = set()
+        answered = self.journal.answered
+        if answered != self._answered or self._touched:
+            self.totals.refresh(self.journal, self._touched)
+            self._answered, self._touched = answered, set()
 
     def demand(self, category: int) -> None:
         """Refuse what is no category."""
@@ -219,6 +225,14 @@ class Facts:
                 texts.append("\n".join(names).casefold())
             self._texts = version, texts
         return self._texts[1]
+
+    def by_name(self) -> Sequence[Named]:
+        """Return sort key, id and name of every category, sorted; worked out again when a fact has changed."""
+        version = (self.ledger.version, self.totals.size)
+        if self._sorted is None or self._sorted[0] != version:
+            names = ((category, self.name(category)) for category in np.flatnonzero(self.totals.exists).tolist())
+            self._sorted = version, sorted((sort_key(name), category, name) for category, name in names)
+        return self._sorted[1]
 
     def _marked(self, categories: Iterable[int]) -> Bools:
         marked = np.zeros(self.totals.size, np.bool_)

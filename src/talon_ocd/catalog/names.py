@@ -8,6 +8,8 @@ from functools import lru_cache
 from talon_ocd.errors import CatalogError
 from talon_ocd.images.items import natural
 
+NameKey = tuple[tuple[tuple[int, int, str], ...], ...]
+
 LONGEST_NAME = 200
 """Characters of a name."""
 
@@ -43,6 +45,6 @@ def clean_name(name: str) -> str:
 
 
 @lru_cache(maxsize=2**16)
-def sort_key(name: str) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+def sort_key(name: str) -> NameKey:
     """Return a key that sorts names like people do: without case, numbers by their value."""
     return natural(name.casefold())

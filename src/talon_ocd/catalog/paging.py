@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -43,11 +45,12 @@ def _values(facts: Facts, sort: str) -> Ints:
 
 
 def _by_name(facts: Facts, chosen: Ints, limit: int, after: str | None) -> tuple[Sequence[int], str | None]:
-    rows = [(sort_key(name), category, name) for category in chosen.tolist() for name in (facts.name(category),)]
+    rows, start = facts.by_name(), 0
     if after is not None:
         name, identity = read_cursor(after, "name")
-        start = (sort_key(name), identity)
-        rows = [row for row in rows if row[:2] > start]
-    found = sorted(rows)[: limit + 1]
+        start = bisect_right(rows, (sort_key(name), identity, name))
+    wanted = np.zeros(facts.totals.size, np.bool_)
+    wanted[chosen] = True
+    found = list(islice((row for row in islice(rows, start, None) if wanted[row[1]]), limit + 1))
     end = write_cursor("name", found[limit - 1][2], found[limit - 1][1]) if len(found) > limit else None
     return [category for _, category, _ in found[:limit]], end
