@@ -93,7 +93,7 @@ def test_the_command_gives_the_answers_of_the_library(incoming_folder: Path, mod
         assert talon("discover", incoming_folder, "-m", model, "-o", tmp_path / name, "-q", *words).code == 0
     assert decisions(tmp_path / "a") == decisions(tmp_path / "b")
     files = sorted(incoming_folder.rglob("*.png"))
-    expected = Talon.from_pretrained(model).stream(0.95, "none").observe_many(files)
+    expected = Talon.from_pretrained(model).stream(threshold=0.95, adapt="none").observe_many(files)
     assert decisions(tmp_path / "none") == [decision.to_dict() for decision in expected]
 
 

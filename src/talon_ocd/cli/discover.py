@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,12 +16,16 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from talon_ocd.catalog import Catalog
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
+from talon_ocd.durable import DurableStream
 from talon_ocd.errors import ConfigError
 from talon_ocd.evaluation.protocol import score
 from talon_ocd.evaluation.record import REPORT, SUMMARY, THOUGHTS, Record
-from talon_ocd.images import ImageItem, Skipped, display, stdin_items, stream
+from talon_ocd.images import ImageItem, Skipped, display, stdin_items
+from talon_ocd.images import stream as stream_of
+from talon_ocd.images.watch import watch as watch_folder
 from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.progress import Progress
 from talon_ocd.saved import write_files
@@ -36,7 +41,17 @@ def discover(
         typer.Argument(metavar="DATA", help="Images: a folder, a manifest, a tar, one image, or - for paths on stdin."),
     ],
     model: Annotated[Path, typer.Option("--model", "-m", help="Folder that `talon fit` wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for decisions, summary and report.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for decisions, summary and report; with --stream: STREAM/report."),
+    ] = None,
+    stream: Annotated[
+        Path | None,
+        typer.Option("--stream", "-s", help="Folder of a stream that lasts: goes on where it stopped."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow the folder DATA: answer what arrives, until Ctrl-C.")
+    ] = False,
     adapt: Annotated[
         str | None,
         typer.Option("--adapt", help="What keeps learning: prototypes,encoder, one of them, or none."),
@@ -45,57 +60,119 @@ def discover(
         str | None, typer.Option("--threshold", help="auto (what fit found) or a cosine (TALON's rule).")
     ] = None,
     finer: Annotated[
-        float, typer.Option("--finer", help="Nats of evidence: 3 gives more categories, -3 fewer.", show_default=False)
-    ] = 0.0,
+        float | None,
+        typer.Option("--finer", help="Nats of evidence: 3 gives more categories, -3 fewer.", show_default=False),
+    ] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
-    talon = Talon.from_pretrained(model)
-    online = talon.stream(threshold=threshold, adapt=adapt, finer=finer)
-    rule = online.discovery.rule
     lazy = data == "-"
+    target = _check(output, stream, watch, shuffle, lazy)
+    talon = Talon.from_pretrained(model)
+    options: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
+    facts = {"model": display(model), **({"finer": finer} if finer else {})}
+    if stream is None:
+        online: DiscoveryStream = talon.stream(**options)
+        run_once(talon, online, data, target, shuffle, seed, quiet, facts)
+        return
+    with talon.stream(stream, purpose="talon discover", **options) as durable:
+        if watch:
+            follow(durable, Path(data))
+        else:
+            run_once(talon, durable, data, target, shuffle, seed, quiet, facts)
+
+
+def _check(output: Path | None, stream: Path | None, watch: bool, shuffle: bool, lazy: bool) -> Path:
+    """Refuse options that don't go together; returns the folder for the report."""
     if lazy and shuffle:
         raise ConfigError("--shuffle needs all images before the first answer; paths on stdin come one by one.")
-    source = None if lazy else stream(data)
+    if watch and (stream is None or lazy or shuffle):
+        raise ConfigError("--watch follows a folder, for ever: give DATA as a folder, --stream, and no --shuffle.")
+    if output is not None:
+        return output
+    if stream is None:
+        raise ConfigError("nowhere to write to: give --output FOLDER, or --stream FOLDER for a stream that lasts.")
+    return stream / "report"
+
+
+def run_once(
+    talon: Talon, online: DiscoveryStream, data: str, output: Path, shuffle: bool, seed: int, quiet: bool,
+    facts: dict[str, Any],
+) -> None:  # fmt: skip
+    """Answer the images that there are, and write the report."""
+    lazy = data == "-"
+    source = None if lazy else stream_of(data)
     items: Iterable[ImageItem] = _stdin() if source is None else _ordered(source.items, shuffle, seed)
     progress = progress_for(choices.err, quiet or lazy)
-    started = time.perf_counter()
+    name = namer(online)
+    before, started = online.answered, time.perf_counter()
     with Record(output, len(talon.names)) as record:
         for left_out in source.skipped if source else []:
             record.skip(left_out)
         truth: list[str | None] = []
         try:
-            for decision, item in _answers(online, items, record, lazy, progress):
+            for answer, item in _answers(online, items, record, lazy, progress):
+                decision = replace(answer, name=name(answer))
                 record.add(decision, item)
                 truth.append(item.label)
                 if lazy:
-                    typer.echo(f"{decision.source}\t{decision.category}\t{decision.name}\t{decision.verdict}")
+                    typer.echo(line_of(decision))
             stopped = False
         except KeyboardInterrupt:  # the way to end a live stream: what was answered still gets its report
             stopped = True
-        seconds = time.perf_counter() - started
-        facts = {
-            "rule": rule.name,
-            "unit": rule.unit,
-            "threshold": rule.threshold,
-            **({"finer": finer} if finer else {}),
-            "adapt": ",".join(online.config.adapt) or "none",
-            "model": display(model),
-            "data": display(data),
-            "stopped_early": stopped,
-            "seconds": round(seconds, 3),
-            "images_per_second": round(len(record.decisions) / seconds, 2) if seconds else 0.0,
-            "command": choices.command_line(),
-        }
+        facts = {**facts, **_facts(online, data, before, time.perf_counter() - started, len(record.decisions))}
         metrics = _metrics(truth, record, talon)
         title = "standard input" if lazy else display(Path(data).name or data)
-        thoughts = _second_thoughts(online, record, output)
-        summary = record.finish(title, {**facts, **thoughts}, talon.config.to_dict(), metrics)
+        thoughts = {} if isinstance(online, DurableStream) else _second_thoughts(online, record, output)
+        summary = record.finish(title, {**facts, "stopped_early": stopped, **thoughts}, talon.config.to_dict(), metrics)
     _tell(summary, output, choices.err if lazy else choices.out, [] if lazy else record.skipped)
     if stopped:
         raise KeyboardInterrupt
+
+
+def follow(online: DurableStream, folder: Path) -> None:
+    """Answer what arrives in a folder, a line each, until somebody stops it."""
+    name = namer(online)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # service managers say so
+    choices.err.print(f"watching {display(folder)}; Ctrl-C stops", soft_wrap=True, markup=False, highlight=False)
+    for arrived in watch_folder(folder):
+        for answer, _ in online.run_items(arrived, _tell_skip):
+            typer.echo(line_of(replace(answer, name=name(answer))))
+
+
+def namer(online: DiscoveryStream) -> Callable[[Decision], str]:
+    """Return what gives a decision its name: people's, where there are people."""
+    if not isinstance(online, DurableStream):
+        return lambda decision: decision.name
+    catalog = Catalog(online.journal)
+    return lambda decision: catalog.name(decision.category)
+
+
+def line_of(decision: Decision) -> str:
+    """Return a decision as one line for programs."""
+    return f"{decision.source}\t{decision.category}\t{decision.name}\t{decision.verdict}"
+
+
+def _tell_skip(skipped: Skipped) -> None:
+    typer.echo(f"skipped {skipped.source}: {skipped.reason}", err=True)
+
+
+def _facts(online: DiscoveryStream, data: str, before: int, seconds: float, answered: int) -> dict[str, Any]:
+    rule = online.discovery.rule
+    lasting = {"stream": display(online.folder), "answered_before": before} if isinstance(online, DurableStream) else {}
+    return {
+        "rule": rule.name,
+        "unit": rule.unit,
+        "threshold": rule.threshold,
+        "adapt": ",".join(online.config.adapt) or "none",
+        **lasting,
+        "data": display(data),
+        "seconds": round(seconds, 3),
+        "images_per_second": round(answered / seconds, 2) if seconds else 0.0,
+        "command": choices.command_line(),
+    }
 
 
 def _stdin() -> Iterator[ImageItem]:
@@ -112,8 +189,10 @@ def _answers(
     def skip(skipped: Skipped) -> None:
         record.skip(skipped)
         if lazy:
-            typer.echo(f"skipped {skipped.source}: {skipped.reason}", err=True)
+            _tell_skip(skipped)
 
+    if isinstance(online, DurableStream) and isinstance(items, list):
+        items = online.unseen(items)
     with progress.task("Discovering", len(items) if isinstance(items, Sized) else None) as task:
         for decision, item in online.run_items(items, skip, batch_size=1 if lazy else None):
             yield decision, item
@@ -146,6 +225,8 @@ def _second_thoughts(online: DiscoveryStream, record: Record, output: Path) -> d
 
 def _tell(summary: dict[str, Any], output: Path, console: Console, skipped: list[Skipped]) -> None:
     verdicts = summary["verdicts"]
+    if summary.get("answered_before"):
+        console.print(f"went on after {summary['answered_before']} images; what was answered before is left out")
     console.print(
         f"{summary['images']} images: {verdicts['known']} known, {verdicts['discovered'] + verdicts['new']} in "
         f"{summary['categories_discovered']} discovered categories, {summary['skipped']['count']} skipped"

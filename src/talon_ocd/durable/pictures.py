@@ -29,6 +29,8 @@ SIDE = 160
 """Longer side of a thumbnail, in pixels."""
 QUALITY = 80
 _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
+HASHED = "sha256:"
+"""How the keys of images in memory begin."""
 _STORED = re.compile(r"[0-9a-f]{64}")
 
 
@@ -61,9 +63,9 @@ class Pictures:
 
     def store(self, item: ImageItem) -> str | None:
         """Keep the bytes of a picture that has no file of its own; returns their name, ``None`` if it has one."""
-        if not isinstance(item.payload, bytes):
+        if not isinstance(item.payload, bytes) or not item.key.startswith(HASHED):
             return None
-        name = item.key.removeprefix("sha256:")
+        name = item.key.removeprefix(HASHED)
         path = self._path(name)
         if not path.exists():
             try:
@@ -79,11 +81,25 @@ class Pictures:
             row = self._connection.execute("SELECT jpeg FROM thumbnails WHERE idx = ?", (index,)).fetchone()
         return bytes(row[0]) if row else None
 
-    def original(self, index: int) -> tuple[bytes, str] | None:
-        """Return the image of an answer with its media type; ``None`` if it is gone or has changed since."""
+    def item(self, index: int) -> ImageItem | None:
+        """Return the image of an answer, not loaded yet; ``None`` if it is gone or has changed since."""
         rows = self._journal.query("SELECT source, key, stored FROM decisions WHERE idx = ?", (index,))
-        data = _bytes(self._path(rows[0]["stored"]) if rows[0]["stored"] else _file(rows[0]["key"])) if rows else None
-        return None if data is None else shown(data, rows[0]["source"])
+        if not rows:
+            return None
+        source, key, stored = rows[0]["source"], rows[0]["key"], rows[0]["stored"]
+        if stored:
+            data = _bytes(self._path(stored))
+            return None if data is None else ImageItem(source, None, key, data)
+        file = _file(key)
+        return None if file is None else ImageItem(source, None, key, file)
+
+    def original(self, index: int) -> tuple[bytes, str] | None:
+        """Return the image of an answer with its media type, as any browser shows it."""
+        item = self.item(index)
+        if item is None:
+            return None
+        data = item.payload if isinstance(item.payload, bytes) else _bytes(_file(item.key))
+        return None if data is None else shown(data, item.source)
 
     def drop(self, before: int, kept: Sequence[int], stored: Sequence[str]) -> None:
         """Drop thumbnails of answers before ``before`` but for ``kept``, and originals by their names."""
