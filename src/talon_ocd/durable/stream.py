@@ -64,8 +64,6 @@ class DurableStream(DiscoveryStream):
             rule = self.discovery.rule
             claim(self.journal, identity, {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold})
             self.pictures, self.snapshots = Pictures(self.journal), Snapshots(self.journal)
-            shape = self.journal.meta("replay_shape")
-            self._shape: tuple[int, ...] | None = tuple(shape) if shape else None
             self._restore()
         except BaseException:
             self.journal.close()
@@ -182,9 +180,6 @@ class DurableStream(DiscoveryStream):
     ) -> None:
         """Write answers down before anybody hears of them."""
         replay = hidden if self._keeps_hidden else features
-        if self._shape is None:
-            self._shape = tuple(replay.shape[1:])
-            self.journal.set_meta(replay_shape=self._shape)
         entries = [
             Entry(
                 answer,
@@ -230,11 +225,11 @@ class DurableStream(DiscoveryStream):
     def replay_batch(self, content: Sequence[bytes], wanted: Sequence[int]) -> None:
         """Answer a batch of the journal once more; only ``Replay`` calls this."""
         rows = np.stack([np.frombuffer(row, np.float32) for row in content])
-        values = torch.from_numpy(rows).reshape(len(rows), *(self._shape or ()))
         if self._keeps_hidden:
-            _, assignment = self._place(values.to(self.backbone.device))
+            hidden = torch.from_numpy(rows).reshape(len(rows), *self.backbone.hidden_shape)
+            _, assignment = self._place(hidden.to(self.backbone.device))
         else:
-            assignment = self.discovery.place(values)
+            assignment = self.discovery.place(torch.from_numpy(rows))
             self._ids.append(torch.from_numpy(assignment.ids))
         found = self.memory.ids.numpy()[assignment.ids].tolist()
         if found != list(wanted):
@@ -321,9 +316,9 @@ class DurableStream(DiscoveryStream):
         return "encoder" in self.config.adapt
 
     def _snapshot_interval(self) -> int:
-        if not self._keeps_hidden or self._shape is None:
+        if not self._keeps_hidden:
             return SNAPSHOT_EVERY
-        return min(SNAPSHOT_EVERY, REPLAY_BYTES // (4 * prod(self._shape)))
+        return min(SNAPSHOT_EVERY, REPLAY_BYTES // (4 * prod(self.backbone.hidden_shape)))
 
     def _unseen_one_by_one(self, items: Iterable[ImageItem]) -> Iterator[ImageItem]:
         waiting: set[str] = set()
