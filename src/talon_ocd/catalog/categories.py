@@ -227,13 +227,13 @@ class Catalog(CatalogReader):
             raise CatalogError(f"{self.journal.folder}: this catalog was opened for reading only.")
 
     def _demand_part(self, end: int, homes: Mapping[int, int]) -> None:
-        """Refuse to split images off a category that are not in it, or that are all of it."""
+        """Refuse to split images off a category that are not in it, or that are all of a discovered one."""
         together = set(self._facts.together(end))
         stranger = next((image for image, home in homes.items() if home not in together), None)
         if stranger is not None:
             raise CatalogError(f"image {stranger} is not in category {end}; move it there first, or leave it out.")
         self._facts.refresh()
-        if len(homes) == self._facts.count(end):
+        if len(homes) == self._facts.count(end) and not self._facts.known(end):
             raise CatalogError(f"these are all images of category {end}; name it instead of splitting it.")
 
     def _demand_undoable(self, seq: int) -> None:

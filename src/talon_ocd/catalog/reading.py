@@ -163,6 +163,12 @@ class CatalogReader:
             found += [(-row["similarity"], row["idx"]) for row in rows]
         return [index for _, index in sorted(found)[:n]]
 
+    def corrected(self) -> set[int]:
+        """Return the images whose home a person has confirmed or chosen."""
+        with self._reading:
+            self._facts.fold_new()
+            return self._facts.ledger.corrections.corrected(self._facts.ledger.counts)
+
     # Are these the same?
 
     def suggestions(self, limit: int = 20, odds: Callable[[int], Iterable[Pair]] | None = None) -> Sequence[Suggestion]:
