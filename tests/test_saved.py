@@ -129,6 +129,28 @@ def test_evidence_of_another_model_is_refused(copied: Path, known: int, coordina
         Talon.from_pretrained(copied)
 
 
+def test_the_probe_comes_back_and_a_model_without_one_loads(copied: Path, fitted: Talon) -> None:
+    loaded = Talon.from_pretrained(copied)
+    assert loaded.probe is not None and fitted.probe is not None
+    assert loaded.probe.hidden.dtype == torch.float16 and torch.equal(loaded.probe.hidden, fitted.probe.hidden)
+    assert torch.equal(loaded.probe.labels, fitted.probe.labels)
+    edit(copied, lambda facts: (facts["sha256"].pop("probe.safetensors"), facts["config"].pop("guard")))
+    (copied / "probe.safetensors").unlink()
+    older = Talon.from_pretrained(copied)
+    assert older.probe is None and len(list(older.stream().run(tiny.incoming(3)))) == 3
+
+
+@pytest.mark.parametrize("change", [{"hidden": torch.zeros(2, 3, 4)}, {"labels": torch.tensor([0, 4])}])
+def test_a_probe_of_another_model_is_refused(copied: Path, fitted: Talon, change: dict[str, torch.Tensor]) -> None:
+    assert fitted.probe is not None
+    parts = {name: value[:2].clone() for name, value in fitted.probe.state_dict().items()}
+    other = save({**parts, **change})
+    (copied / "probe.safetensors").write_bytes(other)
+    edit(copied, lambda facts: facts["sha256"].update({"probe.safetensors": hashlib.sha256(other).hexdigest()}))
+    with pytest.raises(ModelError, match=r"probe\.safetensors and encoder\.safetensors do not belong together"):
+        Talon.from_pretrained(copied)
+
+
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ModelError, match=r"no model here \(config.json is missing\)"):

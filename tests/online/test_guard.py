@@ -1,0 +1,261 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from talon_ocd import Decision, DiscoveryStream, Talon
+from talon_ocd.config import ADAPTATIONS, GuardConfig
+from talon_ocd.errors import DataError
+from talon_ocd.images import ImageItem, memory_item
+from talon_ocd.online import EvidenceRule, Guard, Probe
+from talon_ocd.online import guard as module
+from tests import tiny
+
+GENTLE, HARMFUL = 1e-3, 30.0
+BY_BOTH_RULES = pytest.mark.parametrize("threshold", [0.8, None], ids=["cosine", "evidence"])
+
+
+def opened(talon: Talon, threshold: float | None = 0.8, guard: GuardConfig | None = None, **changes: Any) -> Any:
+    """A stream whose whole head adapts every 16 answers; without a threshold evidence decides."""
+    lively = {"adapt": ADAPTATIONS, "adapt_every": 16, "encoder_lr": GENTLE, "encoder_scope": "head"}
+    online = replace(talon.config.online, **{**lively, **changes})
+    rule = None
+    if threshold is None:
+        assert talon.evidence is not None
+        rule = EvidenceRule(talon.evidence, talon.config.evidence)
+    else:
+        online = replace(online, threshold=threshold)
+    assert talon.probe is not None
+    guardian = None if guard is None else Guard(talon.probe, guard)
+    return DiscoveryStream(talon.backbone, talon.memory.copy(), online, talon.names, rule=rule, guard=guardian)
+
+
+def head(stream: DiscoveryStream) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in stream.adapter.head.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def ids(decisions: list[Decision]) -> list[int]:
+    return [decision.category for decision in decisions]
+
+
+def rush(stream: DiscoveryStream, rate: float) -> None:
+    """Let the encoder learn at another rate from now on."""
+    stream.adapter.config = replace(stream.adapter.config, encoder_lr=rate)
+
+
+def one_class(count: int) -> list[ImageItem]:
+    return list(tiny.part(20, 20 + count, ("1",)))
+
+
+def noise(count: int) -> list[ImageItem]:
+    random = np.random.default_rng(0)
+    return [memory_item(random.integers(0, 256, (8, 8), dtype=np.uint8), f"noise {number}") for number in range(count)]
+
+
+@BY_BOTH_RULES
+def test_good_steps_pass_unchanged(fitted: Talon, threshold: float | None) -> None:
+    guarded, free = opened(fitted, threshold, GuardConfig(most_new=1.0)), opened(fitted, threshold)
+    expected = ids(free.observe_many(tiny.incoming()))
+    assert ids(guarded.observe_many(tiny.incoming())) == expected
+    assert same(head(guarded), head(free)) and not same(head(free), fitted.backbone.head.state_dict())
+    state = {name: value for name, value in guarded.state_dict().items() if not name.startswith("guard.")}
+    assert same(state, free.state_dict())
+    assert (guarded.guard.taken, guarded.guard.refused, guarded.guard.skipped) == (len(tiny.incoming()) // 16, 0, 0)
+    assert guarded.guard.take_events() == []
+
+
+@BY_BOTH_RULES
+def test_a_harmful_step_is_undone_to_the_bit_and_written_down(fitted: Talon, threshold: float | None) -> None:
+    stream = opened(fitted, threshold, GuardConfig(most_new=1.0))
+    stream.observe_many(tiny.incoming(32))
+    before, steps = head(stream), stream.adapter.steps
+    rush(stream, HARMFUL)
+    stream.observe_many(tiny.incoming()[32:48])
+    assert same(before, head(stream)) and stream.adapter.steps == steps == 2
+    assert stream.guard.refused == 1 and stream.guard.taken == 2
+    (event,) = stream.guard.take_events()
+    assert event["kind"] == "refused" and event["answered"] == 48 and "on the probe fell from" in event["reason"]
+    assert event["values"]["accuracy"] < 1 and json.loads(json.dumps(event)) == event
+
+
+def test_a_head_or_a_gradient_that_is_not_finite_is_refused(fitted: Talon) -> None:
+    stream = opened(fitted, guard=GuardConfig(most_new=1.0), encoder_clip=None)
+    before = head(stream)
+    rush(stream, 1e38)
+    stream.observe_many(tiny.incoming(16))
+    stream.adapter.loss = lambda features, ids, prototypes, hidden: features.sum() * torch.inf
+    stream.observe_many(tiny.incoming()[16:32])
+    assert same(before, head(stream))
+    reasons = [event["reason"] for event in stream.guard.take_events()]
+    assert reasons == ["the head gives features that are not finite", "the gradient is not finite"]
+
+
+def test_refusals_in_a_row_lead_back_to_the_frozen_head_and_pauses_grow(fitted: Talon) -> None:
+    frozen = head(opened(fitted))
+    settings = GuardConfig(most_new=1.0, patience=2, pause=1, longest_pause=3)
+    stream = opened(fitted, guard=settings)
+    images = tiny.incoming() * 4
+    stream.observe_many(images[:16])
+    assert not same(frozen, head(stream))
+    rush(stream, HARMFUL)
+    stream.observe_many(images[16:])
+    assert same(frozen, head(stream))
+    kinds = [event["kind"] for event in stream.guard.take_events()]
+    assert kinds[:6] == ["refused", "refused", "rolled_back"] * 2
+    # 1 step taken, then 2 refused + 1 left out, 2 + 2, 2 + 3, 2 + 3, ...
+    adaptations = len(images) // 16
+    pauses, at = [], 1
+    for length in (1, 2, 3, 3, 3, 3, 3):
+        pauses.append((at + 2, length))
+        at += 2 + length
+    rolled_back = [length for start, length in pauses if start <= adaptations]
+    assert stream.guard.rolled_back == len(rolled_back) >= 4
+    assert stream.guard.taken + stream.guard.refused + stream.guard.skipped == adaptations
+    assert stream.guard.skipped == sum(rolled_back) - stream.guard.pause
+
+
+def test_a_step_that_passes_ends_the_row_of_refusals(fitted: Talon) -> None:
+    stream, images = opened(fitted, guard=GuardConfig(most_new=1.0, patience=2)), tiny.incoming()
+    for start, rate in enumerate((HARMFUL, GENTLE, HARMFUL, GENTLE)):
+        rush(stream, rate)
+        stream.observe_many(images[16 * start : 16 * start + 16])
+    assert (stream.guard.refused, stream.guard.taken, stream.guard.rolled_back) == (2, 2, 0)
+
+
+def test_a_burst_of_one_class_drives_no_step(fitted: Talon) -> None:
+    stream = opened(fitted, threshold=-1.0, guard=GuardConfig(), adapt_every=32)
+    stream.observe_many(one_class(1) * 28 + tiny.incoming(4))
+    (event,) = stream.guard.take_events()
+    assert event["kind"] == "skipped" and "of the last 32 answers are one category" in event["reason"]
+    assert stream.guard.skipped == 1 and stream.adapter.steps == 0
+
+
+def test_a_burst_that_is_split_into_many_categories_is_seen_by_its_features(fitted: Talon) -> None:
+    burst, mixed = (opened(fitted, 1.5, GuardConfig(most_new=1.0), adapt_every=32) for _ in range(2))
+    burst.observe_many(one_class(32))
+    mixed.observe_many(tiny.incoming(32))
+    (event,) = burst.guard.take_events()
+    assert event["kind"] == "skipped" and "as alike as if nearly all were of one class" in event["reason"]
+    assert (burst.guard.skipped, mixed.guard.skipped, mixed.guard.taken) == (1, 0, 1)
+
+
+def test_a_batch_that_founds_mostly_new_categories_drives_no_step(fitted: Talon) -> None:
+    stream = opened(fitted, threshold=1.5, guard=GuardConfig(), adapt_every=32)
+    stream.observe_many(tiny.incoming(32))
+    (event,) = stream.guard.take_events()
+    assert event["reason"] == "100% of the last 32 answers founded a category" and stream.adapter.steps == 0
+
+
+def test_the_rate_of_new_categories_is_looked_at_over_the_last_answers(fitted: Talon) -> None:
+    stream = opened(fitted, threshold=1.5, guard=GuardConfig(), adapt_every=8)
+    stream.observe_many(tiny.incoming(48))
+    # too few answers to speak of a rate in the first three batches, which found as many categories
+    assert (stream.guard.taken + stream.guard.refused, stream.guard.skipped) == (3, 3)
+
+
+def test_what_the_memory_lost_is_not_the_fault_of_a_step(fitted: Talon) -> None:
+    stream = opened(fitted, guard=GuardConfig(most_new=1.0, most_of_one=1.0), encoder_lr=0.0)
+    known = stream.memory.prototypes[: stream.memory.known].clone()
+    stream.memory.replace(torch.arange(len(known)), known.roll(1, dims=0))  # every class has another one's prototype
+    stream.observe_many(tiny.incoming(64))
+    assert (stream.guard.taken, stream.guard.refused) == (4, 0)
+
+
+def test_the_guard_goes_on_after_a_save_as_if_nothing_had_been(fitted: Talon) -> None:
+    settings, images = GuardConfig(patience=2, pause=2), tiny.incoming()
+    whole, first, second = (opened(fitted, guard=settings) for _ in range(3))
+    for stream in (whole, first):
+        stream.observe_many(images[:32])
+    for stream in (whole, first, second):
+        rush(stream, HARMFUL)
+    expected = ids(whole.observe_many(images[32:]))
+    for cut in range(32, len(images), 17):
+        kept = save(first.state_dict())
+        second.load_state_dict(load(kept))
+        answers = ids(second.observe_many(images[cut:]))
+        assert answers == expected[cut - 32 :] and same(second.state_dict(), whole.state_dict())
+        assert same(head(second), head(whole))
+        first.observe_many(images[cut : cut + 17])
+    assert second.guard.rolled_back == whole.guard.rolled_back >= 1
+    assert second.guard.take_events() == whole.guard.take_events() != []
+
+
+def test_states_with_and_without_a_guard_go_together(fitted: Talon) -> None:
+    images = tiny.incoming(64)
+    guarded, free = opened(fitted, guard=GuardConfig(most_new=1.0)), opened(fitted)
+    free.observe_many(images[:32])
+    guarded.observe_many(images[:32])
+    later, unguarded = opened(fitted, guard=GuardConfig(most_new=1.0)), opened(fitted)
+    later.load_state_dict(free.state_dict())
+    unguarded.load_state_dict(guarded.state_dict())
+    expected = ids(free.observe_many(images[32:]))
+    assert ids(later.observe_many(images[32:])) == ids(unguarded.observe_many(images[32:])) == expected
+    assert later.guard.taken == 2
+    rush(later, HARMFUL)
+    before = head(later)
+    later.observe_many(tiny.incoming()[64:80])
+    assert later.guard.refused == 1 and same(before, head(later))  # before is not the head that it started with
+
+
+def test_events_that_nobody_takes_do_not_pile_up(fitted: Talon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EVENTS", 5)
+    stream = opened(fitted, threshold=1.5, guard=GuardConfig(), adapt_every=4)
+    stream.observe_many(tiny.incoming(72))
+    assert stream.guard.skipped > 5
+    assert [event["answered"] for event in stream.guard.take_events()] == [56, 60, 64, 68, 72]
+
+
+def accuracy(stream: DiscoveryStream) -> float:
+    """Share of clean digits of known classes that the stream answers with their class."""
+    items = tiny.part(50, 70, tiny.KNOWN)
+    return float(np.mean([stream.decide(item).category == int(str(item.label)) for item in items]))
+
+
+@pytest.mark.parametrize("threshold", [-1.0, None], ids=["nearest", "evidence"])
+def test_a_bad_stream_ruins_the_encoder_unless_it_is_guarded(fitted: Talon, threshold: float | None) -> None:
+    bad = [*one_class(48), *noise(48), *list(tiny.part(20, 52, ("5",))), *noise(32)] * 2
+    without = opened(fitted, threshold, adapt=("prototypes",))
+    free, guarded = (opened(fitted, threshold, guard, encoder_lr=3.0) for guard in (None, GuardConfig()))
+    for stream in (without, free, guarded):
+        stream.observe_many(bad)
+    assert accuracy(free) < accuracy(without) - 0.1
+    assert accuracy(guarded) >= accuracy(without) - 0.05
+
+
+def test_a_model_guards_the_streams_whose_encoder_learns(fitted: Talon) -> None:
+    assert fitted.stream().guard is None
+    guarded = fitted.stream(adapt="prototypes,encoder")
+    assert isinstance(guarded.guard, Guard) and guarded.guard is not fitted.stream(adapt="encoder").guard
+    assert fitted.stream(threshold=0.8, adapt="encoder").guard is not None
+
+
+def test_presets_of_the_paper_have_no_guard() -> None:
+    talon = tiny.tiny_talon("official", epochs=0)
+    talon.fit(tiny.labelled())
+    assert talon.probe is None and talon.stream().guard is None
+
+
+def test_a_model_without_a_probe_says_that_nothing_watches(fitted: Talon) -> None:
+    bare = Talon(fitted.backbone, fitted.config)
+    bare.names, bare.evidence = fitted.names, fitted.evidence
+    bare._memory, bare._threshold = fitted.memory, fitted.threshold
+    with pytest.warns(UserWarning, match=r"no probe.*guard\.enabled"):
+        assert bare.stream(adapt="encoder").guard is None
+    assert bare.stream().guard is None
+    bare.config = fitted.config.override(**{"guard.enabled": False})
+    assert bare.stream(adapt="encoder").guard is None
+
+
+def test_a_probe_without_images_or_labels_is_refused() -> None:
+    for images, labels in ((0, 0), (2, 1)):
+        with pytest.raises(DataError, match=f"{labels} labels for {images} images"):
+            Probe(torch.zeros(images, 3), torch.zeros(labels, dtype=torch.int64))
