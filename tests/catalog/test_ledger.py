@@ -37,7 +37,7 @@ def state(journal: Journal, catalog: Catalog, categories: int = 6) -> dict[str, 
     return {
         "categories": [catalog.get(one) for one in range(categories)],
         "ends": [catalog.resolve(one) for one in range(categories)],
-        "refused": catalog._facts.ledger.refusals(),
+        "refused": catalog.refusals(),
         "homes": [row["home"] for row in journal.query("SELECT home FROM decisions ORDER BY idx")],
         "lists": {sort: [one.id for one in catalog.list("active", sort=sort).items] for sort in ("count", "name")},
     }

@@ -41,7 +41,7 @@ def slowly(journal: Journal, catalog: Catalog) -> Scored:
             if ends[0] == ends[1] or ends[1] < len(KNOWN) or states & {"hidden", "retired"}:
                 continue
             cosine = float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
-            if (ends[0], ends[1]) not in catalog._facts.ledger.refusals() and cosine >= pairs.LEAST_COSINE:
+            if (ends[0], ends[1]) not in catalog.refusals() and cosine >= pairs.LEAST_COSINE:
                 best[ends[0], ends[1]] = max(best.get((ends[0], ends[1]), -1.0), cosine)
     return sorted(((*pair, score) for pair, score in best.items()), key=lambda found: -found[2])
 

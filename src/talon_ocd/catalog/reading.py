@@ -38,6 +38,11 @@ class CatalogReader:
         self._pairs = NearestPairs(Centres(journal))
         self._threshold = float(journal.meta("rule", {}).get("threshold", 0.0))
 
+    @property
+    def known_names(self) -> Sequence[str]:
+        """Names of the known classes, as the model has them."""
+        return self._facts.known_names
+
     # One category
 
     def resolve(self, category: int) -> int:
@@ -198,6 +203,12 @@ class CatalogReader:
             found = self._pairs.near(standing, end, limit)
         own = self.get(end)
         return [Suggestion(own, self.get(other), score, "cosine") for other, score in found]
+
+    def refusals(self) -> set[tuple[int, int]]:
+        """Return the pairs of categories, smaller id first, that people say are not the same."""
+        with self._reading:
+            self._facts.fold_new()
+            return self._facts.ledger.refusals()
 
     def _suggested(self, pairs: Iterable[Pair], unit: str) -> Sequence[Suggestion]:
         made = []
