@@ -1,0 +1,208 @@
+"""Seeing categories, naming them, merging them, taking it back."""
+
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
+
+from tests.page.browsing import Page
+from tests.service.running import digits
+
+HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"><b>bold</b>"
+
+
+def test_cards_show_what_the_stream_has_found(page: Page) -> None:
+    found = {one["name"]: one for one in page.api.get("/v1/categories?state=all").json["items"]}
+    assert sorted(page.names()) == sorted(found)
+    one = page.card("discovered-1")
+    assert f"{found['discovered-1']['count']} images" in one.text
+    assert f"#{found['discovered-1']['id']}" in one.text
+    pictures = one.find_elements(By.CSS_SELECTOR, "img.thumb")
+    assert len(pictures) == min(4, found["discovered-1"]["count"])
+    page.until(lambda: all(page.script("return arguments[0].naturalWidth", picture) for picture in pictures))
+    mix = one.find_element(By.CSS_SELECTOR, ".mix").get_attribute("aria-label")
+    assert mix == f"answers: {found['discovered-1']['count'] - 1} discovered, 1 new"
+
+
+def test_filter_search_and_order(page: Page) -> None:
+    everything = page.names()
+    known = [name for name in everything if not name.startswith("discovered")]
+    page.click(".chip", "Known")
+    page.until(lambda: sorted(page.names()) == sorted(known))
+    page.click(".chip", "All")
+    page.until(lambda: len(page.names()) == len(everything))
+    page.keys("/")
+    page.keys("discovered-1")
+    page.until(lambda: page.names() == ["discovered-1"])
+    page.driver.refresh()
+    page.until(lambda: page.names() == ["discovered-1"], "the address keeps what was searched for")
+    page.keys("/")
+    page.chord(Keys.CONTROL, "a")
+    page.keys("no such thing")
+    page.see(".empty", "Nothing here")
+    page.chord(Keys.CONTROL, "a")
+    page.keys(Keys.BACKSPACE)
+    page.until(lambda: len(page.names()) == len(everything))
+    page.script(
+        "const s = document.querySelector('.filters select'); s.value = 'name'; s.dispatchEvent(new Event('change'))"
+    )
+    page.until(lambda: page.names() == sorted(everything))
+
+
+def test_name_by_typing(page: Page) -> None:
+    page.rename("discovered-1", "four")
+    page.see(".toast", "discovered-1 is now called four")
+    page.card("four")
+    assert page.category("four")["named"] is True
+    page.open()
+    page.card("four")
+
+
+def test_escape_gives_a_name_up(page: Page) -> None:
+    page.card("discovered-1").find_element(By.CSS_SELECTOR, "button.name").click()
+    page.see(".name-field")
+    page.keys("never", Keys.ESCAPE)
+    page.gone(".name-field")
+    page.card("discovered-1")
+    assert page.api.get("/v1/history").json["items"] == []
+
+
+def test_a_name_that_is_taken_offers_a_merge(page: Page) -> None:
+    page.allowed.append("409")
+    source, target = page.category("discovered-1"), page.category("0")
+    page.rename("discovered-1", "0")
+    page.see("dialog", "This name is taken")
+    page.click("dialog button", "Choose another name")
+    page.gone("dialog")
+    page.card("discovered-1")
+    page.rename("discovered-1", "0")
+    page.click("dialog .primary", "Merge into 0")
+    page.until(lambda: "discovered-1" not in page.names())
+    merged = page.api.get(f"/v1/categories/{source['id']}").json
+    assert (merged["state"], merged["into"]) == ("merged", target["id"])
+    page.undo_by_toast()
+    page.card("discovered-1")
+    assert page.category("0")["count"] == target["count"]
+
+
+def test_merge_shows_its_direction_and_can_be_turned_round(page: Page) -> None:
+    first, second = page.category("discovered-1"), page.category("discovered-2")
+    page.pick("discovered-1")
+    page.pick("discovered-2")
+    page.click("#selection .primary")
+    small, large = sorted((first, second), key=lambda one: (one["count"], -one["id"]))
+    said = page.see("dialog .direction").text.split()
+    assert (said[0], said[-1]) == (small["name"], large["name"])
+    page.click("dialog .versus-arrow")
+    page.until(lambda: page.see("dialog .direction").text.split()[-1] == small["name"])
+    assert f"{first['count'] + second['count']} images" in page.see("dialog .result").text
+    page.click("dialog .primary", f"Merge into {small['name']}")
+    page.until(lambda: large["name"] not in page.names())
+    assert f"{first['count'] + second['count']} images" in page.card(small["name"]).text
+    assert page.category(large["name"])["into"] == small["id"]
+    page.gone("#selection")
+    page.undo_by_toast()
+    page.until(lambda: f"{small['count']} images" in page.card(small["name"]).text)
+    assert f"{large['count']} images" in page.card(large["name"]).text
+
+
+def test_undo_and_redo_with_keys(page: Page) -> None:
+    page.rename("discovered-1", "four")
+    page.card("four")
+    page.rename("four", "vier")
+    page.card("vier")
+    page.chord(Keys.CONTROL, "z")
+    page.card("four")
+    page.chord(Keys.CONTROL, "z")
+    page.card("discovered-1")
+    page.chord(Keys.CONTROL, Keys.SHIFT, "z")
+    page.card("four")
+
+
+def test_any_event_of_the_history_can_be_undone(page: Page) -> None:
+    page.rename("discovered-1", "four")
+    page.card("four")
+    page.rename("discovered-2", "five")
+    page.card("five")
+    page.keys("h")
+    page.see(".events .event", "'four'")
+    assert len(page.all(".event")) == 2
+    page.see(".events .event", "'four'").find_element(By.CSS_SELECTOR, "button").click()
+    page.see(".events .taken-back", "'four'")
+    page.see("dialog .toast", "Undone")
+    page.keys(Keys.ESCAPE)
+    page.card("discovered-1")
+    page.card("five")
+
+
+def test_hide_and_show_again(page: Page) -> None:
+    page.pick("discovered-1")
+    page.click("#selection button", "Hide")
+    page.until(lambda: "discovered-1" not in page.names())
+    assert page.category("discovered-1")["state"] == "hidden"
+    page.click(".chip", "Hidden")
+    page.until(lambda: page.names() == ["discovered-1"])
+    page.card("discovered-1").find_element(By.CSS_SELECTOR, "a.open").click()
+    page.click("#detail-hide", "Show again")
+    page.see("#detail-hide", "Hide")
+    assert page.category("discovered-1")["state"] == "active"
+
+
+def test_a_hostile_name_is_only_text(page: Page) -> None:
+    page.rename("discovered-1", HOSTILE)
+    page.see(".toast", HOSTILE)
+    page.card(HOSTILE).find_element(By.CSS_SELECTOR, "a.open").click()
+    page.see("#detail-name", HOSTILE)
+    page.keys(Keys.ESCAPE)
+    page.pick(HOSTILE)
+    page.pick("discovered-2")
+    page.click("#selection .primary")
+    page.see("dialog .direction", HOSTILE)
+    page.keys(Keys.ESCAPE)
+    page.gone("dialog")
+    page.keys("h")
+    page.see(".event", "<img src=x")
+    page.keys(Keys.ESCAPE)
+    page.open("#/map", "canvas")
+    page.see(".legend .chip", HOSTILE)
+    assert page.script("return window.hacked ?? null") is None
+    assert page.all("b img, .name img, .name b, .toast b, .event img") == []
+
+
+def test_the_grid_is_walked_with_keys(page: Page) -> None:
+    order = page.names()
+    focused = "return document.activeElement.closest('li.card')?.querySelector('.name').textContent"
+    page.script("document.querySelector('a.open').focus()")
+    page.keys(Keys.ARROW_RIGHT)
+    assert page.script(focused) == order[1]
+    page.keys(Keys.END)
+    assert page.script(focused) == order[-1]
+    page.keys(Keys.HOME, Keys.SPACE, Keys.ARROW_RIGHT, Keys.SPACE)
+    page.see("#selection", "2 selected")
+    page.keys(Keys.ESCAPE)
+    page.gone("#selection")
+    page.keys(Keys.F2)
+    page.keys("by keys", Keys.ENTER)
+    page.card("by keys")
+    page.until(lambda: page.script(focused) == "by keys", "the focus is back on the card")
+    page.keys(Keys.ENTER)
+    page.see("#detail-name", "by keys")
+    page.keys(Keys.ESCAPE)
+    page.card("by keys")
+    page.keys("?")
+    page.see("dialog .keys", "Undo my last edit")
+
+
+def test_many_categories_come_as_one_scrolls(page: Page) -> None:
+    page.api.batch(digits(50))
+    for index in range(90):  # every image is made a category of its own: more than one page of them
+        home = page.api.get(f"/v1/images/{index}/decision").json["resolved"]
+        page.api.post(f"/v1/categories/{home}:split", {"images": [index]})
+    page.open()
+    totals = page.api.get("/v1/status").json["totals"]
+    page.see(".total", f"{totals['known'] + totals['discovered']} categories")
+    assert 0 < len(page.names()) < totals["discovered"]
+    loaded = page.script("return [...document.images].filter(one => one.complete && one.naturalWidth).length")
+    assert loaded < totals["discovered"], "pictures far below are not loaded yet"
+    page.script("document.querySelector('a.open').focus()")
+    page.keys(Keys.END)
+    page.until(lambda: len(page.names()) == totals["known"] + totals["discovered"])
+    assert len(set(page.names())) == len(page.names())

@@ -1,0 +1,100 @@
+"""Images that come while somebody looks; images that somebody brings."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+from tests import tiny
+from tests.images.pictures import encoded
+from tests.page.browsing import Page
+from tests.service.running import digits
+
+DROP = """
+const done = arguments[arguments.length - 1];
+fetch(arguments[0]).then((answer) => answer.blob()).then((blob) => {
+  const data = new DataTransfer();
+  data.items.add(new File([blob], "dropped.jpg", { type: "image/jpeg" }));
+  for (const name of ["dragenter", "dragover", "drop"])
+    document.body.dispatchEvent(new DragEvent(name, { dataTransfer: data, bubbles: true, cancelable: true }));
+  done();
+});
+"""
+
+
+def founder(page: Page) -> bytes:
+    """Return an image that would found a category."""
+    for label in "789":
+        for item in tiny.part(0, 30, (label,)):
+            image = encoded(item.load().rotate(90))
+            if page.api.decide(image, "?learn=false").json["verdict"] == "new":
+                return image
+    raise AssertionError("no image of the pool is new to the stream")
+
+
+def test_counts_and_new_categories_arrive_live(page: Page) -> None:
+    before = page.names()
+    answer = page.api.decide(digits(41)[40]).json
+    count = page.api.get(f"/v1/categories/{answer['resolved']}").json["count"]
+    page.until(lambda: f"{count} image" in page.card(answer["name"]).text)
+    page.see("#status-text", "41 images")
+    created = page.api.decide(founder(page)).json
+    card = page.card(created["name"])
+    assert "tentative" in card.text
+    assert page.names() == [created["name"], *before]
+
+
+def test_nothing_jumps_from_under_the_pointer(page: Page) -> None:
+    order = page.names()
+    card = page.card(order[0])
+    page.hover(card)
+    place = card.rect
+    created = page.api.decide(founder(page)).json
+    page.see("button.news", "1 new category")
+    assert page.names() == order and card.rect == place
+    page.click("button.news")
+    page.card(created["name"])
+    page.gone("button.news")
+
+
+def test_what_another_person_does_arrives_live(page: Page) -> None:
+    one, other = page.category("discovered-1"), page.category("discovered-2")
+    page.api("PATCH", f"/v1/categories/{one['id']}", {"name": "four"})
+    page.card("four")
+    page.api.post("/v1/categories:merge", {"categories": [other["id"]], "into": one["id"]})
+    page.until(lambda: "discovered-2" not in page.names())
+    page.until(lambda: f"{one['count'] + other['count']} images" in page.card("four").text)
+    page.api.post("/v1/undo", {})
+    page.card("discovered-2")
+
+
+def test_upload_explains_the_decision_and_learns_only_if_told(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "a <b>digit.png"
+    file.write_bytes(digits(41)[40])
+    expected = page.api.decide(file.read_bytes(), f"?learn=false&source={quote(file.name)}").json
+    page.open("#/try", ".drop-target")
+    page.driver.find_element("id", "chooser").send_keys(str(file))
+    article = page.see(".decision")
+    assert expected["name"] in article.text and expected["verdict"] in article.text
+    assert f"{expected['margin']:.2f}".replace("-", "") in article.text
+    assert file.name in article.text
+    nearest = article.find_elements("css selector", ".nearest .strip")
+    assert len(nearest) == 2
+    assert page.api.get("/v1/status").json["answered"] == 40
+    page.click("label.switch", "Learn from it")
+    page.driver.find_element("id", "chooser").send_keys(str(file))
+    page.until(lambda: len(page.all(".decision")) == 2)
+    assert page.api.get("/v1/status").json["answered"] == 41
+
+
+def test_an_image_may_be_dropped_anywhere(page: Page) -> None:
+    page.driver.execute_async_script(DROP, f"{page.base}/v1/images/0/thumbnail")
+    page.see("#view-try .decision", "dropped.jpg")
+    assert page.api.get("/v1/status").json["answered"] == 40
+
+
+def test_a_file_that_is_no_image_is_refused_kindly(page: Page, tmp_path: Path) -> None:
+    page.allowed.append("v1/decide.*status of 4")
+    file = tmp_path / "not-a-picture.png"
+    file.write_text("plain text")
+    page.open("#/try", ".drop-target")
+    page.driver.find_element("id", "chooser").send_keys(str(file))
+    page.see(".decision.failed", "not-a-picture.png")
