@@ -30,7 +30,8 @@ def discovered(client: Client) -> list[dict[str, Any]]:
 def test_lists_are_paged_filtered_and_searched(client: Client) -> None:
     everything = client.get("/v1/categories?state=all&limit=500").json
     assert everything["next"] is None and everything["total"] == len(everything["items"]) > 5
-    paged, cursor = [], ""
+    paged: list[dict[str, Any]] = []
+    cursor: str | None = ""
     while cursor is not None:
         page = client.get(f"/v1/categories?state=all&limit=2{cursor and '&cursor=' + cursor}").json
         paged += page["items"]

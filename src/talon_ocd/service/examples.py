@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from talon_ocd.service.problems import KINDS, TYPE
+from talon_ocd.service.problems import KINDS, STORAGE, TYPE
 
 _TIME = 1767225600.0
 
@@ -66,7 +66,7 @@ _DETAILS = {
     "too-many-requests": "too many requests from your address; come again in 0.4 s.",
     "internal": "something unexpected happened; the service's log says what.",
     "busy": "256 images wait already; send yours again in a moment.",
-    "storage": "the disk can't be written; what was answered before is safe.",
+    "storage": STORAGE,
 }
 PROBLEMS: dict[str, dict[str, Any]] = {
     **{kind: _problem(kind, detail) for kind, detail in _DETAILS.items()},
@@ -79,9 +79,13 @@ PROBLEMS["invalid-image"]["source"] = "garden.jpg"
 BATCH: dict[str, Any] = {"decisions": [DECISION, {"source": "notes.txt", "problem": PROBLEMS["invalid-image"]}]}
 
 
+ANYWHERE = ("token-needed", "foreign-origin", "foreign-host", "too-many-requests", "bad-request", "invalid-request")
+"""What any route may answer with."""
+
+
 def responses(*kinds: str) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI entries of the problems that a route may answer with, beside those that any may."""
-    wanted = [*kinds, "token-needed", "foreign-origin", "foreign-host", "too-many-requests", "bad-request"]
+    wanted = [*kinds, *ANYWHERE]
     found: dict[int | str, dict[str, Any]] = {}
     for kind in dict.fromkeys(wanted):
         status, title = KINDS[kind]

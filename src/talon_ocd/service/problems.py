@@ -39,6 +39,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "busy": (503, "The service is busy"),
     "storage": (503, "The answer could not be written down"),
 }
+STORAGE = "the disk can't be written; what was answered is safe. Free some space; if that is not enough, restart me."
 _BY_STATUS = {401: "token-needed", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
 _log = logging.getLogger("talon_ocd.service")
 
@@ -78,7 +79,7 @@ def from_error(error: TalonError) -> Problem:
         return Problem("conflict", str(error))
     if isinstance(error, StorageError):
         _log.error("%s", error)
-        return Problem("storage", "the disk can't be written; what was answered before is safe.", {"Retry-After": "30"})
+        return Problem("storage", STORAGE, {"Retry-After": "30"})
     _log.error("%s", error)
     return Problem("internal", "the service could not do this; its log says why.")
 

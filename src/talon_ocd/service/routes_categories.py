@@ -22,10 +22,10 @@ router = APIRouter(prefix="/v1", tags=["categories"])
 State = Literal["active", "tentative", "hidden", "merged", "retired", "known", "discovered", "all"]
 Sort = Literal["recent", "count", "name", "created"]
 Change = Callable[[Catalog], Event]
-EDIT = responses("not-found", "conflict", "invalid-request", "busy", "storage")
+EDIT = responses("not-found", "conflict", "busy", "storage")
 
 
-@router.get("/categories", responses=responses("invalid-request"))
+@router.get("/categories", responses=responses())
 def list_categories(
     service: ServiceHere,
     state: State = "active",
@@ -47,13 +47,13 @@ async def merge_categories(service: ServiceHere, body: schemas.MergeRequest) -> 
     return await run_in_threadpool(_edit, service, event, event.category)
 
 
-@router.get("/categories/{category}", responses=responses("not-found", "invalid-request"))
+@router.get("/categories/{category}", responses=responses("not-found"))
 def get_category(service: ServiceHere, category: CategoryId) -> schemas.Category:
     """Return one category; one that was merged says into which."""
     return service.views.category(found(lambda: service.catalog.get(category)))
 
 
-@router.get("/categories/{category}/images", responses=responses("not-found", "invalid-request"))
+@router.get("/categories/{category}/images", responses=responses("not-found"))
 def list_members(
     service: ServiceHere, category: CategoryId, limit: Limit = 50, cursor: Cursor = None
 ) -> schemas.MemberPage:

@@ -53,7 +53,7 @@ _MANY: dict[str, Any] = {
     }
 }
 _PROBLEMS = examples.responses(
-    "invalid-image", "invalid-request", "key-reused", "too-large", "slow-body", "unsupported-media-type", "busy",
+    "invalid-image", "key-reused", "too-large", "slow-body", "unsupported-media-type", "busy",
     "storage",
 )  # fmt: skip
 

@@ -24,11 +24,11 @@ PICTURE = {
     "Cache-Control": "private, max-age=3600",
 }
 Before = Annotated[int | None, Query(ge=0, le=schemas.MOST, description="Only what came before this one.")]
-_MISSING = responses("not-found", "invalid-request")
+_MISSING = responses("not-found")
 _PICTURES = {200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}, **_MISSING}
 
 
-@router.get("/images", responses=responses("invalid-request"))
+@router.get("/images", responses=responses())
 def recent_images(service: ServiceHere, limit: Limit = 50, before: Before = None) -> schemas.RecentPage:
     """List the newest answers."""
     items, following = service.views.recent(limit, before)
@@ -106,7 +106,7 @@ async def undo(service: ServiceHere, body: schemas.UndoRequest | None = None) ->
     return await run_in_threadpool(both)
 
 
-@router.get("/history", responses=responses("invalid-request"), tags=["history"])
+@router.get("/history", responses=responses(), tags=["history"])
 def history(
     service: ServiceHere,
     limit: Limit = 50,

@@ -61,8 +61,9 @@ def health() -> schemas.Health:
 @router.get("/readyz", tags=["operation"], responses=responses("busy"))
 def ready(service: ServiceHere) -> schemas.Health:
     """Say whether images are answered."""
-    if service.stopping or not service.worker.alive:
-        raise busy("the service is stopping.", 5)
+    if not service.worker.alive or service.stopping:
+        why = "is stopping" if service.stopping else "can't write answers down any more and must be restarted"
+        raise busy(f"the service {why}.", 5)
     return schemas.Health(status="ready")
 
 

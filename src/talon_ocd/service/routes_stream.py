@@ -53,7 +53,7 @@ async def events(
     return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-@router.get("/suggestions", responses=responses("invalid-request"))
+@router.get("/suggestions", responses=responses())
 def suggestions(service: ServiceHere, limit: Annotated[int, Query(ge=1, le=200)] = 20) -> schemas.Suggestions:
     """List pairs of categories that look like one, the surest first."""
     return service.insight.suggestions(limit, service.views)
@@ -72,13 +72,13 @@ def what_if(service: ServiceHere) -> schemas.WhatIf:
     return service.insight.what_if()
 
 
-@router.get("/map", responses=responses("invalid-request"))
+@router.get("/map", responses=responses())
 def map_of_images(service: ServiceHere, limit: Annotated[int, Query(ge=1, le=5000)] = 2000) -> schemas.Map:
     """Return the newest images in two dimensions."""
     return service.insight.map(limit)
 
 
-@router.post("/session", status_code=204, response_class=Response, responses=responses("invalid-request"))
+@router.post("/session", status_code=204, response_class=Response, responses=responses())
 def open_session(request: Request, service: ServiceHere, body: schemas.SessionRequest) -> Response:
     """Trade the token for a cookie, for pages: images and event streams can't send headers."""
     guardian = service.guardian

@@ -103,7 +103,7 @@ class Worker:
         self.verdicts = Counter({str(row["verdict"]): int(row["number"]) for row in rows})
         self._lock = threading.Lock()
         self._waiting = 0
-        self._stopping = False
+        self._stopping = self._failed = False
         self._recent: deque[tuple[float, int]] = deque()
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="talon-decode")
         self._decoded: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -124,8 +124,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether images are answered."""
-        return not self._stopping and all(thread.is_alive() for thread in self._threads)
+        """Whether images are answered; a stream that could not write an answer down must be opened again."""
+        return not self._stopping and not self._failed and all(thread.is_alive() for thread in self._threads)
 
     @property
     def rate(self) -> float:
@@ -263,6 +263,7 @@ class Worker:
                 for job in jobs:
                     job.finish(outcomes)
             except BaseException as error:
+                self._failed = self._failed or learn
                 for job in jobs:
                     job.answers.set_exception(error)
 

@@ -1,0 +1,113 @@
+"""``talon serve`` as a program of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from talon_ocd import Talon
+from talon_ocd.cli import serve as module
+from tests.cli.running import refused
+from tests.service.listening import listening
+from tests.service.running import TOKEN, WAIT, Client, digits
+
+
+@contextmanager
+def serving(
+    model: Path, folder: Path, *options: str, token: str | None = None
+) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
+    """Run ``talon serve`` on a free port; what still runs at the end is killed."""
+    words = ["serve", "-m", str(model), "--stream", str(folder), "--port", "0", *options]
+    process = subprocess.Popen([sys.executable, "-m", "talon_ocd", *words], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+) \((\d+) images", process.stderr.readline())
+        assert found, process.stderr.read()
+        yield Client(int(found.group(1)), token), process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_answers_and_stops_in_peace(model: Path, tmp_path: Path, number: signal.Signals) -> None:
+    with serving(model, tmp_path / "stream") as (client, process):
+        assert client.decide(digits()[0]).json["index"] == 0
+        with listening(client.port) as listener:
+            assert listener.next("status") is not None
+            process.send_signal(number)
+            assert process.wait(WAIT) == 0
+        assert process.stderr is not None and "everything that was answered is kept" in process.stderr.read()
+    with Talon.from_pretrained(model).stream(tmp_path / "stream") as stream:
+        assert stream.answered == 1 and stream.snapshots.all()[0].answered == 1
+
+
+def test_killed_in_the_middle_it_has_all_that_it_answered(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "stream") as (client, process):
+        before = [client.decide(image, key=f"k{at}").json for at, image in enumerate(digits()[:12])]
+        client("PATCH", "/v1/categories/0", {"name": "nought"})
+        process.kill()
+        process.wait(WAIT)
+    with serving(model, tmp_path / "stream") as (client, _):
+        again = [client.decide(image, key=f"k{at}").json for at, image in enumerate(digits()[:12])]
+        kept = ("index", "category", "similarity", "verdict", "runner_up")
+        assert [[answer[name] for name in kept] for answer in again] == [
+            [answer[name] for name in kept] for answer in before
+        ]
+        assert client.get("/v1/status").json["answered"] == 12
+        assert client.get("/v1/categories/0").json["name"] == "nought"
+
+
+def test_the_token_comes_from_a_file_or_the_environment(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
+    with serving(model, tmp_path / "one", "--token-file", str(tmp_path / "token"), "--log") as (client, process):
+        client.get("/v1/status").problem("token-needed")
+        assert Client(client.port, TOKEN).get("/v1/status").status == 200
+        process.terminate()
+        _, written = process.communicate(timeout=WAIT)
+        assert TOKEN not in written
+    monkeypatch.setenv("TALON_TOKEN", TOKEN)
+    with serving(model, tmp_path / "two", token=TOKEN) as (client, _):
+        assert client.get("/v1/status").status == 200
+        Client(client.port).get("/v1/status").problem("token-needed")
+
+
+def test_refusals(model: Path, tmp_path: Path) -> None:
+    words = ("serve", "-m", model, "--stream", tmp_path / "stream")
+    assert "a token is needed" in refused(*words, "--host", "0.0.0.0")
+    assert not (tmp_path / "stream").exists()
+    assert "8 or more" in refused(*words, "--token", "short")
+    assert "use one of them" in refused(*words, "--token", TOKEN, "--token-file", tmp_path / "x")
+    assert "can't be read" in refused(*words, "--token-file", tmp_path / "missing")
+    assert "port=-1" in refused(*words, "--port", "-1")
+    assert "max_body=0" in refused(*words, "--max-body", "0")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "another --port" in refused(*words, "--port", taken.getsockname()[1])
+    assert "no model" in refused("serve", "-m", tmp_path, "--stream", tmp_path / "stream", "--port", "0").lower()
+
+
+def test_without_the_extra_it_says_what_to_install(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NEEDED", ("fastapi", "a_package_that_is_not_there"))
+    message = refused("serve", "-m", model, "--stream", tmp_path / "stream")
+    assert "needs a_package_that_is_not_there" in message and "pip install 'talon-ocd[serve]'" in message
+
+
+def test_nothing_else_loads_the_web_framework() -> None:
+    code = (
+        "import sys; import talon_ocd, talon_ocd.cli.main, talon_ocd.service; "
+        "print({'fastapi', 'starlette', 'uvicorn', 'prometheus_client'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
