@@ -12,7 +12,20 @@ import typer
 from typer.core import TyperGroup
 
 from talon_ocd import __version__
-from talon_ocd.cli import bench, demo, discover, doctor, evaluate, figures, fit, generate, reproduce, serve, tables
+from talon_ocd.cli import (
+    bench,
+    categories,
+    demo,
+    discover,
+    doctor,
+    evaluate,
+    figures,
+    fit,
+    generate,
+    reproduce,
+    serve,
+    tables,
+)
 from talon_ocd.errors import TalonError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -55,6 +68,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
+app.add_typer(categories.app, name="categories")
 app.add_typer(bench.app, name="bench")
 
 
