@@ -39,6 +39,7 @@ def build(folder: Path, answers: int, categories: int, features: int, size: int)
     centres = rng.standard_normal((categories, size)).astype(np.float32)
     journal = Journal(folder, write=True, purpose="a benchmark")
     journal.set_meta(names=[f"class {at}" for at in range(KNOWN)], rule={"unit": "cosine", "threshold": 0.5})
+    journal.set_meta(tidied={"features": answers - features, "thumbnails": answers - features})
     with journal.transaction() as connection:
         for start in range(0, answers, CHUNK):
             part = answered[start : start + CHUNK]

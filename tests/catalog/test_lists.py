@@ -127,6 +127,13 @@ def test_typical_images_are_those_that_fitted_best_and_stay(journal: Journal, ca
     assert catalog.exemplars(3) == faces
 
 
+def test_typical_images_are_such_that_can_still_be_shown(journal: Journal, catalog: Catalog) -> None:
+    journal.set_meta(tidied={"thumbnails": 5})
+    assert list(catalog.exemplars(2)) == [3, 5], "the founder's thumbnail stays"
+    catalog.move([3], 5)
+    assert list(catalog.exemplars(2)) == [5] and list(catalog.exemplars(0)) == [0]
+
+
 @pytest.mark.parametrize(
     "choice",
     [{"state": "actve"}, {"sort": "size"}, {"limit": 0}, {"limit": 1001}, {"after": "no cursor"}, {"after": "é"}],

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from talon_ocd.catalog import Catalog, pairs
 from talon_ocd.durable.journal import Journal
+from talon_ocd.errors import CatalogError
 from tests.catalog.journals import KNOWN, directions, entries, open_journal
 
 Scored = list[tuple[int, int, float]]
@@ -116,3 +117,13 @@ def test_a_stream_without_features_suggests_nothing(tmp_path: Path) -> None:
     journal.write(entries([0, 2, 3], features=torch.eye(3)))
     assert Catalog(journal).suggestions() == []
     journal.close()
+
+
+def test_old_categories_are_compared_by_the_image_that_began_them(crowd: Journal) -> None:
+    with crowd.transaction() as connection:
+        connection.execute("DELETE FROM features WHERE idx NOT IN (SELECT first_idx FROM categories)")
+        crowd.set_meta(tidied={"features": crowd.answered})
+    catalog = Catalog(crowd)
+    agree(suggested(catalog), slowly(crowd, catalog))
+    with pytest.raises(CatalogError, match="features of these images are gone"):
+        catalog.split(2, [image.index for image in catalog.members(2).items[:1]])

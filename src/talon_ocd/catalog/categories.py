@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from talon_ocd.catalog.changes import Move, as_data, column_of, new_category, write_category, write_homes
+from talon_ocd.catalog.changes import Move, as_data, column_of, has_feature, new_category, write_category, write_homes
 from talon_ocd.catalog.corrections import NOWHERE
 from talon_ocd.catalog.ledger import CORRECTIONS
 from talon_ocd.catalog.names import NameTakenError, clean_name
@@ -235,6 +235,11 @@ class Catalog(CatalogReader):
         self._facts.refresh()
         if len(homes) == self._facts.count(end) and not self._facts.known(end):
             raise CatalogError(f"these are all images of category {end}; name it instead of splitting it.")
+        if not has_feature(self.journal, list(homes)):
+            raise CatalogError(
+                "the features of these images are gone, so that the stream can't learn a category from them; "
+                "add a newer image."
+            )
 
     def _demand_undoable(self, seq: int) -> None:
         ledger = self._facts.ledger

@@ -41,18 +41,24 @@ class Centres:
         stale = (change > GROWN * self._members) | ((change > 0) & (self._members < USED)) | (moved != self._moved)
         changed = np.flatnonzero(stale)
         if len(changed):
-            kept = self._journal.query("SELECT min(idx) AS first FROM features")[0]["first"]
+            kept_from = int(self._journal.meta("tidied", {}).get("features", 0))
             for category in changed.tolist():
-                self._work_out(category, kept)
+                self._work_out(category, kept_from)
             self._members[changed], self._moved[changed] = members[changed], moved[changed]
         return changed
 
-    def _work_out(self, category: int, kept: int | None) -> None:
-        rows = self._journal.query(  # images from before the oldest feature are not even looked for
+    def _work_out(self, category: int, kept_from: int) -> None:
+        rows = self._journal.query(  # what is older has no feature any more: it is not even looked for
             "SELECT feature FROM decisions JOIN features USING (idx) WHERE home = ? AND idx >= ? "
             "ORDER BY idx DESC LIMIT ?",
-            (category, kept or 0, USED),
+            (category, kept_from, USED),
         )
+        if not rows:  # only the image that began it keeps its feature for ever
+            rows = self._journal.query(
+                "SELECT feature FROM categories JOIN decisions ON idx = first_idx AND home = id "
+                "JOIN features USING (idx) WHERE id = ?",
+                (category,),
+            )
         self.there[category] = bool(rows)
         if not rows:
             return

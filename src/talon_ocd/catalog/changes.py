@@ -30,6 +30,16 @@ def column_of(journal: Journal, column: str, images: Sequence[int]) -> dict[int,
     return found
 
 
+def has_feature(journal: Journal, images: Sequence[int]) -> bool:
+    """Say whether the feature of one of the images is still there."""
+    for start in range(0, len(images), MOST_PARAMETERS):
+        part = images[start : start + MOST_PARAMETERS]
+        marks = ",".join("?" * len(part))
+        if journal.query(f"SELECT 1 FROM features WHERE idx IN ({marks}) LIMIT 1", part):
+            return True
+    return False
+
+
 def write_homes(connection: sqlite3.Connection, moves: Iterable[Move]) -> None:
     """Bring images to their homes, and the totals of the categories with them."""
     changed = [(image, old, new) for image, old, new in moves if old != new]

@@ -154,18 +154,25 @@ class CatalogReader:
         return [found[index] for index in indices if index in found]
 
     def exemplars(self, category: int, n: int = 4) -> Sequence[int]:
-        """Return a few typical images: of the first ones those that fitted best."""
+        """Return a few typical images that can still be shown: of the first ones those that fitted best."""
         if n < 1:
             return []
         with self._reading:
             self._facts.demand(category)
-            homes = self._facts.together(category)
-        found: list[tuple[float, int]] = []
-        for home in homes[:FIRST_IMAGES]:
+            homes = self._facts.together(category)[:FIRST_IMAGES]
+            founders = [int(self._facts.totals.first[home]) for home in homes]
+        shown_from = self.journal.meta("tidied", {}).get("thumbnails", 0)  # older ones are gone, but for founders
+        found: set[tuple[float, int]] = set()
+        for home, founder in zip(homes, founders, strict=True):
             rows = self.journal.query(
-                "SELECT idx, similarity FROM decisions WHERE home = ? ORDER BY idx LIMIT ?", (home, FIRST_IMAGES)
+                "SELECT idx, similarity FROM decisions WHERE home = ? AND idx >= ? ORDER BY idx LIMIT ?",
+                (home, shown_from, FIRST_IMAGES),
             )
-            found += [(-row["similarity"], row["idx"]) for row in rows]
+            if founder < shown_from:
+                rows += self.journal.query(
+                    "SELECT idx, similarity FROM decisions WHERE idx = ? AND home = ?", (founder, home)
+                )
+            found |= {(-row["similarity"], row["idx"]) for row in rows}
         return [index for _, index in sorted(found)[:n]]
 
     def corrected(self) -> set[int]:
