@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,10 @@ def _work(talon: Talon, folder: Path, items: Sequence[ImageItem], options: dict[
             for _ in stream.run(items):
                 pass
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(status)  # no clean-up of what belongs to the parent
 
 

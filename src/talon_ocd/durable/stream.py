@@ -339,7 +339,10 @@ def settings_at(folder: Path) -> Mapping[str, Any]:
     """Return the settings that a stream folder was begun with; nothing if there is none yet."""
     if not (folder / "stream.sqlite").is_file():
         return {}
-    journal = Journal(folder)
+    try:
+        journal = Journal(folder)
+    except StreamError:  # begun by a process that died at once; if it is worse, who opens it to write is told
+        return {}
     try:
         return dict(journal.meta("settings", {}))
     finally:
