@@ -24,6 +24,7 @@ from talon_ocd.cli import (
     generate,
     reproduce,
     serve,
+    streams,
     tables,
 )
 from talon_ocd.errors import TalonError
@@ -68,6 +69,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
+app.add_typer(streams.app, name="stream")
 app.add_typer(categories.app, name="categories")
 app.add_typer(bench.app, name="bench")
 

@@ -1,0 +1,142 @@
+"""Streams that last, from the command line."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from talon_ocd.catalog import Catalog
+from talon_ocd.durable import Journal
+from tests.cli.running import refused, talon
+
+QUICK = ("--backbone", "tiny-vit", "--image-size", 16, "--epochs", 0, "--set", "rounds=1", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, known_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    assert talon("fit", known_folder, "-o", folder, *QUICK).code == 0
+    return folder
+
+
+def categories(stream: Path) -> list[int]:
+    journal = Journal(stream)
+    rows = journal.query("SELECT category FROM decisions ORDER BY idx")
+    journal.close()
+    return [row["category"] for row in rows]
+
+
+def test_a_stream_goes_on_where_it_stopped(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    whole, stream, part = tmp_path / "whole", tmp_path / "stream", tmp_path / "part"
+    for path in sorted(incoming_folder.rglob("*.png"))[:30]:
+        target = part / path.relative_to(incoming_folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.hardlink_to(path)
+    assert talon("discover", part, "-m", model, "--stream", whole).code == 0
+    first = sorted(part.rglob("*.png"))
+    (tmp_path / "hidden").mkdir()
+    moved = [(path, tmp_path / "hidden" / f"{number}.png") for number, path in enumerate(first[17:])]
+    for path, away in moved:
+        path.rename(away)
+    ended = talon("discover", part, "-m", model, "-s", stream)
+    assert "17 images: " in ended.out and "went on" not in ended.out
+    for path, away in moved:
+        away.rename(path)
+    ended = talon("discover", part, "-m", model, "-s", stream, "-o", tmp_path / "out")
+    assert "went on after 17 images" in ended.out and "13 images: " in ended.out
+    assert categories(stream) == categories(whole)
+    facts = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert facts["answered_before"] == 17 and facts["images"] == 13
+    assert (stream / "report" / "report.html").is_file()
+    ended = talon("discover", part, "-m", model, "-s", stream)
+    assert ended.code == 0 and "0 images: " in ended.out
+
+
+def test_names_that_people_gave_are_answered(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    some = sorted(incoming_folder.rglob("*.png"))
+    assert talon("discover", some[0], "-m", model, "-s", tmp_path / "s").code == 0
+    journal = Journal(tmp_path / "s", write=True)
+    category = categories(tmp_path / "s")[0]
+    Catalog(journal).rename(category, "my name for it")
+    journal.close()
+    shutil.copy(some[0], tmp_path / "copy.png")
+    assert talon("discover", tmp_path / "copy.png", "-m", model, "-s", tmp_path / "s", "-o", tmp_path / "o").code == 0
+    line = json.loads((tmp_path / "o" / "decisions.jsonl").read_text(encoding="utf-8"))
+    assert (line["category"], line["name"]) == (category, "my name for it")
+
+
+def test_a_watched_folder(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    images, stream = sorted(incoming_folder.rglob("*.png")), tmp_path / "stream"
+    folder = tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(images[0], folder / "0.png")
+    command = [
+        sys.executable,
+        "-m",
+        "talon_ocd",
+        "discover",
+        "--watch",
+        str(folder),
+        "-m",
+        str(model),
+        "-s",
+        str(stream),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        first = process.stdout.readline()
+        (folder / "broken.png").write_bytes(b"no image")
+        shutil.copy(images[1], folder / "1.png")
+        second = process.stdout.readline()
+        ended = talon("stream", "info", stream)  # others may look while it runs
+        refusal = talon("discover", folder, "-m", model, "-s", stream)
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    assert (first.split("\t")[0], second.split("\t")[0]) == (str(folder / "0.png"), str(folder / "1.png"))
+    assert "broken.png" in said and "watching" in said
+    assert ended.code == 0 and "answered    2" in ended.out
+    assert refusal.code == 2 and "in use (talon discover, process" in refusal.err
+    assert len(categories(stream)) == 2
+
+
+def test_going_back(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    images, stream = sorted(incoming_folder.rglob("*.png")), tmp_path / "stream"
+    for number in (0, 50):
+        assert talon("discover", images[number], "-m", model, "-s", stream).code == 0
+    listed = talon("stream", "snapshots", stream).out.split()
+    oldest = next(word for word in listed if word.startswith("000000000001-"))
+    ended = talon("stream", "rollback", stream, "--to", oldest)
+    assert ended.code == 0 and f"back to {oldest}" in ended.out
+    assert len(categories(stream)) == 2
+    assert "there is no snapshot 'nonsense'" in talon("stream", "rollback", stream, "--to", "nonsense").err
+
+
+def test_images_answered_anew_by_another_model_keep_their_names(
+    model: Path, known_folder: Path, incoming_folder: Path, tmp_path: Path
+) -> None:
+    old, new, other = tmp_path / "old", tmp_path / "new", tmp_path / "other"
+    assert talon("discover", incoming_folder, "-m", model, "-s", old).code == 0
+    journal = Journal(old, write=True)
+    Catalog(journal).rename(0, "naught")
+    journal.close()
+    assert talon("fit", known_folder, "-o", other, *QUICK, "--seed", 5).code == 0
+    assert talon("discover", incoming_folder, "-m", other, "-s", old).code == 2
+    ended = talon("stream", "replay", old, "-m", other, "-o", new, "--quiet")
+    assert ended.code == 0 and "100 images answered anew" in ended.out
+    journal = Journal(new)
+    assert Catalog(journal).name(0) == "naught"
+    journal.close()
+
+
+def test_refusals(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    assert "nowhere to write to" in refused("discover", incoming_folder, "-m", model)
+    assert "--watch follows a folder" in refused("discover", incoming_folder, "-m", model, "--watch", "-o", tmp_path)
+    assert "no stream here" in refused("stream", "info", tmp_path)
