@@ -259,7 +259,7 @@ class GuardConfig:
     """Most labelled images in the probe; fewer if their trunk outputs are larger than 32 MB."""
     tolerance: float = 0.01
     """Share of the probe that may be lost against the frozen head, besides a standard error of that share."""
-    drift: float = 0.25
+    drift: float = 0.1
     """How far probe images may move away from their prototypes against the frozen head: standard deviations of their
     cosines. It tells harm before an answer changes, on images that training has seen."""
     patience: int = 3
