@@ -16,7 +16,7 @@ from talon_ocd.online import EvidenceRule, Guard, Probe
 from talon_ocd.online import guard as module
 from tests import tiny
 
-GENTLE, HARMFUL = 1e-3, 30.0
+GENTLE, HARMFUL = 1e-4, 30.0
 BY_BOTH_RULES = pytest.mark.parametrize("threshold", [0.8, None], ids=["cosine", "evidence"])
 
 
