@@ -15,6 +15,7 @@ demo: $(VENV)/.installed
 	$(BIN)/talon demo
 
 test: $(VENV)/.installed-dev
+	@.ci/browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -9,8 +9,11 @@ def test_the_public_names() -> None:
     assert talon_ocd.__all__ == sorted(talon_ocd.__all__)
     assert talon_ocd.__all__ == [
         "Backbone",
+        "Bounds",
+        "Catalog",
         "Decision",
         "DiscoveryStream",
+        "DurableStream",
         "FeatureStream",
         "PrototypeMemory",
         "Talon",

@@ -11,17 +11,22 @@ __version__ = "0.1.0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from talon_ocd.backbones import Backbone, get_backbone, list_backbones
+from talon_ocd.catalog import Catalog
 from talon_ocd.config import TalonConfig
+from talon_ocd.durable import DurableStream
 from talon_ocd.embeddings import discover_features, feature_stream
 from talon_ocd.errors import TalonError
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.online import Decision, DiscoveryStream, FeatureStream
+from talon_ocd.online import Bounds, Decision, DiscoveryStream, FeatureStream
 from talon_ocd.talon import Talon
 
 __all__ = [
     "Backbone",
+    "Bounds",
+    "Catalog",
     "Decision",
     "DiscoveryStream",
+    "DurableStream",
     "FeatureStream",
     "PrototypeMemory",
     "Talon",
