@@ -159,7 +159,7 @@ def main() -> None:
             catalog.rename(KNOWN + number, f"bird {number}")
         print(f"| {asked.categories:,} categories, {asked.answers:,} answers | median ms | slowest ms |\n|---|---|---|")  # noqa: T201
         for what, times in measure(journal, catalog, asked.categories, asked.answers):
-            print(f"| {what} | {median(times):.2f} | {max(times):.1f} |", flush=True)  # noqa: T201
+            print(f"| {what} | {median(times):.3g} | {max(times):.1f} |", flush=True)  # noqa: T201
         journal.close()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg()) if hasattr(os, "getloadavg") else "unknown"
     print(f"load {load} on {os.cpu_count()} cores", file=sys.stderr)  # noqa: T201

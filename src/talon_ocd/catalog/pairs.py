@@ -80,7 +80,7 @@ class NearestPairs:
         others = np.flatnonzero(standing.shown & centres.there & (standing.ends != end))
         if not len(own) or not len(others):
             return []
-        scores = (centres.rows[own] @ centres.rows[others].T).max(axis=0)
+        scores = (centres.rows[own] @ centres.rows.T)[:, others].max(axis=0)
         best: dict[int, float] = {}
         for place in np.argsort(-scores, kind="stable").tolist():
             best.setdefault(int(standing.ends[others[place]]), float(scores[place]))
@@ -119,7 +119,7 @@ class NearestPairs:
         fresh = living[also]
         for start in range(0, len(fresh), BLOCK):
             part = fresh[start : start + BLOCK]
-            scores = self._centres.rows[part] @ self._centres.rows[living].T
+            scores = (self._centres.rows[part] @ self._centres.rows.T)[:, living]  # no copy of all centres
             scores[also & (part[:, None] <= living)] = -1.0  # of two that have changed it is the later one's turn
             self._keep(standing, part, living, scores)
 
