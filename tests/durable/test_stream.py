@@ -13,9 +13,8 @@ import torch
 from talon_ocd import Talon
 from talon_ocd.durable import Draft, DurableStream, Event, Journal, Request
 from talon_ocd.durable import stream as durable_stream
-from talon_ocd.errors import StorageError, StreamError, StreamInUseError
+from talon_ocd.errors import ImageError, StorageError, StreamError, StreamInUseError
 from talon_ocd.images import ImageItem, memory_item
-from talon_ocd.images.decode import ImageError
 from talon_ocd.online import Bounds
 from tests import tiny
 
@@ -23,8 +22,8 @@ BOTH = "prototypes,encoder"
 
 
 @lru_cache
-def fitted(preset: str = "default") -> Talon:
-    talon = tiny.tiny_talon(preset, adapt_every=8)
+def fitted() -> Talon:
+    talon = tiny.tiny_talon(adapt_every=8)
     talon.fit(tiny.labelled())
     return talon
 
@@ -55,8 +54,8 @@ def test_it_answers_as_a_stream_in_memory(open_stream: Open) -> None:
     items = tiny.incoming(60)
     with open_stream() as stream:
         durable = list(stream.run(items))
-        options = {"threshold": 0.7, "adapt": BOTH} if stream.discovery.rule.name == "cosine" else {}
-        memory = fitted().stream(**options)
+        by_cosine = stream.discovery.rule.name == "cosine"
+        memory = fitted().stream(threshold=0.7, adapt=BOTH) if by_cosine else fitted().stream()
         assert durable == list(memory.run(items))
         assert same(state(stream), memory.state_dict())
         assert [stream.journal.decision(index) for index in range(60)] == durable
