@@ -78,6 +78,11 @@ class Page:
         self.driver.get(f"{self.base}/{path}")
         self.see(ready)
 
+    def go(self, path: str, ready: str) -> None:
+        """Follow a link inside the page."""
+        self.script("location.hash = arguments[0]", path)
+        self.see(ready)
+
     def look(self, width: int, height: int, dark: bool = False) -> None:
         """Set the size of the window, and whether the system is dark."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

@@ -46,9 +46,9 @@ PAIRS = [("ink", "page"), ("ink", "paper"), ("muted", "page"), ("muted", "paper"
 def test_a_phone_is_wide_enough(page: Page) -> None:
     page.look(360, 740)
     for path, ready in VIEWS.items():
-        page.open(path, ready)
+        page.go(path, ready)
         assert page.script("return document.documentElement.scrollWidth") <= 360, path
-    page.open()
+    page.go("#/categories", "li.card[data-id]")
     page.script("document.querySelectorAll('.pick input').forEach((box, place) => place < 3 && box.click())")
     page.click("#selection .primary")
     page.see("dialog .result")
@@ -74,7 +74,7 @@ def test_colours_follow_the_system_and_can_be_read(page: Page, dark: bool) -> No
 
 def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
     for path, ready in VIEWS.items():
-        page.open(path, ready)
+        page.go(path, ready)
         assert page.script(NAMELESS) == [], path
     for key in ("?", "h"):
         page.keys(key)
@@ -89,9 +89,8 @@ def test_everything_that_can_be_used_has_a_name(page: Page) -> None:
 
 
 def test_no_other_host_is_asked(page: Page) -> None:
-    page.hosts()
     for path, ready in VIEWS.items():
-        page.open(path, ready)
+        page.go(path, ready)
     assert page.hosts() == {f"127.0.0.1:{page.running.port}"}
     policy = page.api.get("/").headers["content-security-policy"]
     assert "default-src 'self'" in policy and "unsafe" not in policy
@@ -140,8 +139,8 @@ def test_an_empty_stream_says_how_to_begin(chromium: webdriver.Chrome, fitted: T
         page = Page(chromium, service)
         page.open(ready=".empty")
         page.see(".empty pre", "/v1/decide")
-        page.open("#/map", "#view-map .empty")
-        page.open("#/same", "#view-same .empty")
+        page.go("#/map", "#view-map .empty")
+        page.go("#/same", "#view-same .empty")
         chromium.get("about:blank")
         assert page.console_errors() == []
 

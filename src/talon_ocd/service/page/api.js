@@ -31,7 +31,13 @@ export const thumbnailUrl = (index) => address(`images/${index}/thumbnail`).path
 export const imageUrl = (index) => address(`images/${index}`).pathname;
 
 async function call(method, path, { query, json, body, headers = {}, signal, retry = true } = {}) {
-  const request = { method, headers: { Accept: "application/json", ...headers }, body, signal, credentials: "same-origin" };
+  const request = {
+    method,
+    headers: { Accept: "application/json", ...headers },
+    body,
+    signal,
+    credentials: "same-origin",
+  };
   if (json !== undefined) {
     request.body = JSON.stringify(json);
     request.headers["Content-Type"] = "application/json";
@@ -82,7 +88,7 @@ export const getStatus = () => get("status");
 export const openSession = (token) => call("POST", "session", { json: { token }, retry: false });
 export const closeSession = () => call("DELETE", "session", { retry: false });
 
-/** Ask for a decision about an image file. Learning changes the stream, so it carries a key: sent twice, it counts once. */
+/** Ask for a decision about an image file. Learning carries a key: sent twice, it counts once. */
 export function decide(file, learn, signal) {
   const headers = { "Content-Type": file.type || "application/octet-stream" };
   if (learn) headers["Idempotency-Key"] = randomKey();

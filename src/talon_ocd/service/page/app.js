@@ -23,9 +23,8 @@ startToken();
 startPictures();
 startShell();
 startKeys();
-for (const [key, view, text] of [["1", "categories", "Categories"], ["2", "same", "Same?"], ["3", "map", "Map"], ["4", "threshold", "Threshold"], ["5", "try", "Try an image"]]) {
-  onKey(key, "", text, () => go(view));
-}
+const VIEWS = { categories: "Categories", same: "Same?", map: "Map", threshold: "Threshold", try: "Try an image" };
+Object.entries(VIEWS).forEach(([view, text], place) => onKey(String(place + 1), "", text, () => go(view)));
 onKey("Ctrl+Z", "", "Undo my last edit", () => undo());
 onKey("Ctrl+Shift+Z", "", "Redo", () => redo());
 startHistory($("history-button"));

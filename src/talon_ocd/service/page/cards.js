@@ -46,11 +46,18 @@ export function stillCard(category, ...more) {
     "div.card.still",
     { data: { id: category.id } },
     mosaic(category.exemplars),
-    h("div.card-text", {}, h("b.name", { title: category.name }, category.name), h("p.meta", {}, images(category.count), h("small", {}, `#${category.id}`)), mixBar(category.verdicts), ...more),
+    h(
+      "div.card-text",
+      {},
+      h("b.name", { title: category.name }, category.name),
+      h("p.meta", {}, images(category.count), h("small", {}, `#${category.id}`)),
+      mixBar(category.verdicts),
+      ...more,
+    ),
   );
 }
 
-/** A card of the grid: {element, update(category), tick(), category}. The grid handles its clicks and keys. */
+/** A card of the grid: {element, open, tick, category, update(), clock()}. The grid handles its clicks and keys. */
 export function createCard(category) {
   const frame = mosaic(category.exemplars);
   const open = h("a.open", { href: `#/category/${category.id}`, tabIndex: -1, draggable: "false" }, frame);
@@ -60,7 +67,14 @@ export function createCard(category) {
   const count = h("span");
   const time = h("p.meta.seen");
   const mix = mixBar(category.verdicts);
-  const text = h("div.card-text", {}, h("div.card-name", {}, name), h("p.meta", {}, count, h("small", {}, `#${category.id}`)), mix, time);
+  const text = h(
+    "div.card-text",
+    {},
+    h("div.card-name", {}, name),
+    h("p.meta", {}, count, h("small", {}, `#${category.id}`)),
+    mix,
+    time,
+  );
   const element = h("li.card", { data: { id: category.id } }, open, h("label.pick", {}, tick), badge, text);
   const card = { element, open, tick, category };
 
@@ -77,7 +91,8 @@ export function createCard(category) {
     write(count, images(now.count));
     card.clock();
     name.title = hasName(now) ? "Rename" : "Give it a name";
-    open.setAttribute("aria-label", `${now.name}, ${now.kind}${now.state in BADGES ? `, ${BADGES[now.state]}` : ""}, ${images(now.count)}`);
+    const words = [now.name, now.kind, BADGES[now.state], images(now.count)].filter(Boolean);
+    open.setAttribute("aria-label", words.join(", "));
     tick.setAttribute("aria-label", `Select ${now.name}`);
   };
   card.clock = () => {
@@ -89,4 +104,7 @@ export function createCard(category) {
 }
 
 /** Grey shapes of cards, while the first page is on its way. */
-export const skeletons = (number) => Array.from({ length: number }, () => h("li.card.skeleton", { "aria-hidden": "true" }, h("span.mosaic"), h("div.card-text", {}, h("i"), h("i"))));
+export const skeletons = (number) => Array.from(
+  { length: number },
+  () => h("li.card.skeleton", { "aria-hidden": "true" }, h("span.mosaic"), h("div.card-text", {}, h("i"), h("i"))),
+);

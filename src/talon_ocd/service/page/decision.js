@@ -9,7 +9,12 @@ export function explain(decision, picture) {
   return h(
     "article.decision",
     { data: { verdict: decision.verdict } },
-    h("div.decision-picture", {}, picture, decision.source && h("p.meta.source", { title: decision.source }, decision.source)),
+    h(
+      "div.decision-picture",
+      {},
+      picture,
+      decision.source && h("p.meta.source", { title: decision.source }, decision.source),
+    ),
     h(
       "div.decision-text",
       {},
@@ -21,7 +26,9 @@ export function explain(decision, picture) {
   );
 }
 
-const link = (id, name) => (Number.isInteger(id) && id >= 0 ? h("a", { href: `#/category/${id}` }, name) : h("b", {}, name));
+const isCategory = (id) => Number.isInteger(id) && id >= 0;
+
+const link = (id, name) => (isCategory(id) ? h("a", { href: `#/category/${id}` }, name) : h("b", {}, name));
 
 function sentence({ verdict, resolved, name, learned, runner_up_name: second }) {
   if (verdict === "known") return ["This is ", link(resolved, name), ", a known class."];
@@ -37,22 +44,22 @@ function facts(decision) {
   const rows = [
     [founded ? `best fit (${unit})` : `fit (${unit})`, score(similarity)],
     ["threshold", score(threshold)],
-    [founded ? "short of the threshold by" : "above the threshold by", score(Math.abs(decision.margin ?? similarity - threshold))],
+    [founded ? "short of the threshold by" : "above the threshold by", score(Math.abs(similarity - threshold))],
   ];
   if (!founded && second >= 0) rows.push(["ahead of the runner-up by", score(similarity - secondBest)]);
   return rows;
 }
 
 function nearest(decision) {
-  const { verdict, name, exemplars, runner_up: second, runner_up_name: secondName, runner_up_exemplars: secondExemplars } = decision;
-  const columns = [];
-  if (verdict !== "new") columns.push(h("section", {}, h("h4", {}, "Looks like ", link(decision.resolved, name)), strip(exemplars)));
-  if (second >= 0) {
-    const title = verdict === "new" ? "Nearest, but not near enough: " : "Runner-up: ";
-    columns.push(h("section", {}, h("h4", {}, title, link(second, secondName ?? `#${second}`)), strip(secondExemplars)));
-  }
-  return columns;
+  const { verdict, name, resolved, runner_up: second, runner_up_name: secondName } = decision;
+  const title = verdict === "new" ? "Nearest, but not near enough: " : "Runner-up: ";
+  return [
+    verdict !== "new" && column("Looks like ", link(resolved, name), decision.exemplars),
+    isCategory(second) && column(title, link(second, secondName), decision.runner_up_exemplars),
+  ];
 }
+
+const column = (title, name, exemplars) => h("section", {}, h("h4", {}, title, name), strip(exemplars));
 
 const WIDTH = 460;
 const EDGE = 46;
@@ -60,7 +67,7 @@ const EDGE = 46;
 /** A line with the threshold, the fit of the category and that of the runner-up. */
 function scale({ similarity, threshold, runner_up: second, runner_up_similarity: secondBest, verdict, unit }) {
   const values = [similarity, threshold, ...(second >= 0 ? [secondBest] : [])].filter(Number.isFinite);
-  if (values.length < 2) return null;
+  if (!Number.isFinite(similarity)) return null; // there was nothing to compare with
   const reach = Math.max(...values.map((value) => Math.abs(value - threshold)), unit === "cosine" ? 0.05 : 1);
   const place = (value) => WIDTH / 2 + ((value - threshold) / reach) * (WIDTH / 2 - EDGE);
   const x = place(similarity);
@@ -71,9 +78,16 @@ function scale({ similarity, threshold, runner_up: second, runner_up_similarity:
     s("text", { x: WIDTH / 2, y: 14, class: "label" }, "threshold"),
   ];
   if (second >= 0 && verdict !== "new" && Number.isFinite(secondBest)) {
-    marks.push(s("circle", { cx: place(secondBest), cy: 32, r: 5, class: "second" }), s("text", { x: place(secondBest), y: 58, class: "label" }, score(secondBest)));
+    marks.push(
+      s("circle", { cx: place(secondBest), cy: 32, r: 5, class: "second" }),
+      s("text", { x: place(secondBest), y: 58, class: "label" }, score(secondBest)),
+    );
   }
-  marks.push(s("circle", { cx: x, cy: 32, r: 7, class: `first ${verdict}` }), s("text", { x, y: Math.abs(x - WIDTH / 2) > 50 ? 14 : 58, class: "label strong" }, score(similarity)));
-  const text = `Fit ${score(similarity)}, threshold ${score(threshold)}, difference ${difference(similarity - threshold)}`;
+  marks.push(
+    s("circle", { cx: x, cy: 32, r: 7, class: `first ${verdict}` }),
+    s("text", { x, y: Math.abs(x - WIDTH / 2) > 50 ? 14 : 58, class: "label strong" }, score(similarity)),
+  );
+  const gap = difference(similarity - threshold);
+  const text = `Fit ${score(similarity)}, threshold ${score(threshold)}, difference ${gap}`;
   return s("svg", { viewBox: `0 0 ${WIDTH} 64`, class: "scale", role: "img", "aria-label": text }, ...marks);
 }

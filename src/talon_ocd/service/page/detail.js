@@ -1,7 +1,7 @@
 // One category: its facts, its name to be edited, what it was merged from, and its images.
 
 import { getCategory, getHistory } from "./api.js";
-import { BADGES, mixBar, seenExactly } from "./cards.js";
+import { BADGES, mixBar } from "./cards.js";
 import { $, fill, h } from "./dom.js";
 import * as edits from "./edits.js";
 import { exactly, images } from "./format.js";
@@ -11,6 +11,7 @@ import { createMembers } from "./members.js";
 import { openMerge } from "./merge.js";
 import { editName } from "./naming.js";
 import { addView, currentView, go } from "./router.js";
+import { failed } from "./states.js";
 import { categoryOf, hasName, nameOf, on, remember } from "./store.js";
 import { toast } from "./toast.js";
 
@@ -42,7 +43,7 @@ async function show(argument) {
     members = createMembers(category);
     fill(body, members.element);
   } catch (problem) {
-    fill(head, h("div.empty", { role: "alert" }, h("h2", {}, problem.title ?? "It could not be loaded"), h("p", {}, problem.message), h("a.button", { href: "#/categories" }, "To the categories")));
+    fill(head, failed(problem), h("a.button", { href: "#/categories" }, "To the categories"));
   }
 }
 
@@ -55,30 +56,64 @@ function close() {
 function draw() {
   if (head.querySelector(".name-field")) return; // somebody is typing a name
   const focused = head.contains(document.activeElement) ? document.activeElement.id : "";
-  const { id, name, kind, state, count, verdicts, aliases, created } = present;
-  const hidden = state === "hidden";
-  fill(
-    head,
-    h("a.back", { href: "#/categories", title: "Back (Escape)" }, icon("back"), "Categories"),
-    h(
-      "div.detail-title",
-      {},
-      h("h1", {}, h(`button.name${hasName(present) ? "" : ".unnamed"}`, { id: "detail-name", type: "button", title: hasName(present) ? "Rename (R)" : "Give it a name (R)", onclick: startNaming }, h("span", {}, name), icon("pencil"))),
-      h("span.badge.kind", {}, kind),
-      state in BADGES && h("span.badge", {}, BADGES[state]),
-    ),
-    h("p.meta.facts-line", { title: seenExactly(present) }, [`#${id}`, images(count), present.first_seen && `first seen ${exactly(present.first_seen)}`, present.last_seen && `last seen ${exactly(present.last_seen)}`, Number.isInteger(created) && `founded by image ${created}`].filter(Boolean).join(" · ")),
-    mixBar(verdicts),
-    h(
-      "div.detail-actions",
-      {},
-      h("button", { id: "detail-merge", type: "button", onclick: mergeThis }, icon("merge"), "Merge into…"),
-      h("button", { id: "detail-hide", type: "button", onclick: () => edits.hide(id, !hidden) }, icon(hidden ? "eye" : "hide"), hidden ? "Show again" : "Hide"),
-      h("span.note", {}, "Select images to split, move, confirm or reject them."),
-    ),
-    aliases?.length > 0 && h("div.aliases", {}, h("span.meta", {}, "Merged from "), aliases.map((alias) => h("button.chip", { type: "button", title: "Take it out again (undo its merge)", onclick: () => takeApart(alias) }, `#${alias}`, icon("undo")))),
-  );
+  const back = h("a.back", { href: "#/categories", title: "Back (Escape)" }, icon("back"), "Categories");
+  fill(head, back, title(), facts(), mixBar(present.verdicts), buttons(), aliases());
   if (focused) $(focused)?.focus();
+}
+
+function title() {
+  const { name, kind, state } = present;
+  const hint = hasName(present) ? "Rename (R)" : "Give it a name (R)";
+  const button = h(
+    `button.name${hasName(present) ? "" : ".unnamed"}`,
+    { id: "detail-name", type: "button", title: hint, onclick: startNaming },
+    h("span", {}, name),
+    icon("pencil"),
+  );
+  const badge = state in BADGES && h("span.badge", {}, BADGES[state]);
+  return h("div.detail-title", {}, h("h1", {}, button), h("span.badge.kind", {}, kind), badge);
+}
+
+function facts() {
+  const { id, count, first_seen, last_seen, created } = present;
+  const parts = [
+    `#${id}`,
+    images(count),
+    first_seen && `first seen ${exactly(first_seen)}`,
+    last_seen && `last seen ${exactly(last_seen)}`,
+    Number.isInteger(created) && `founded by image ${created}`,
+  ];
+  return h("p.meta", {}, parts.filter(Boolean).join(" · "));
+}
+
+function buttons() {
+  const { id, state } = present;
+  const hidden = state === "hidden";
+  return h(
+    "div.detail-actions",
+    {},
+    h("button", { id: "detail-merge", type: "button", onclick: mergeThis }, icon("merge"), "Merge into…"),
+    h(
+      "button",
+      { id: "detail-hide", type: "button", onclick: () => edits.hide(id, !hidden) },
+      icon(hidden ? "eye" : "hide"),
+      hidden ? "Show again" : "Hide",
+    ),
+    h("span.note", {}, "Select images to split, move, confirm or reject them."),
+  );
+}
+
+/** What was merged into it; each can be taken out again. */
+function aliases() {
+  if (!present.aliases.length) return null;
+  const chip = (alias) =>
+    h(
+      "button.chip",
+      { type: "button", title: "Take it out again (undo its merge)", onclick: () => takeApart(alias) },
+      `#${alias}`,
+      icon("undo"),
+    );
+  return h("div.aliases", {}, h("span.meta", {}, "Merged from "), present.aliases.map(chip));
 }
 
 async function startNaming() {
@@ -100,7 +135,9 @@ async function takeApart(alias) {
   let before;
   for (let page = 0; page < HISTORY_PAGES; page++) {
     const { items, next } = await getHistory({ limit: 200, before });
-    const event = items.find(({ kind, undone, data }) => kind === "merged" && !undone && data.categories?.includes(alias));
+    const event = items.find(
+      ({ kind, undone, data }) => kind === "merged" && !undone && data.categories?.includes(alias),
+    );
     if (event) return edits.undo(event.seq);
     if (next === null || next === undefined) break;
     before = next;

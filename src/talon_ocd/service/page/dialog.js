@@ -15,8 +15,16 @@ export function openDialog(title, build, { kind = "", subtitle } = {}) {
       element.close();
     };
     const heading = h("h2", { id: `dialog-title-${++number}` }, title, subtitle && h("small", {}, subtitle));
-    const dismiss = h("button.quiet.icon", { type: "button", "aria-label": "Close", onclick: () => close() }, icon("close"));
-    const element = h("dialog", { class: `dialog ${kind}`, "aria-labelledby": heading.id }, h("div.dialog-head", {}, heading, dismiss));
+    const dismiss = h(
+      "button.quiet.icon",
+      { type: "button", "aria-label": "Close", onclick: () => close() },
+      icon("close"),
+    );
+    const element = h(
+      "dialog",
+      { class: `dialog ${kind}`, "aria-labelledby": heading.id },
+      h("div.dialog-head", {}, heading, dismiss),
+    );
     element.append(...[build(close)].flat());
     element.addEventListener("click", (event) => {
       if (event.target === element && pressedOutside) close(); // on the backdrop

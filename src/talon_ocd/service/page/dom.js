@@ -48,7 +48,7 @@ export const $ = (id) => document.getElementById(id);
 /** Whether a key press belongs to a field somebody is typing in. */
 export function isTyping(target) {
   if (!(target instanceof HTMLElement)) return false;
-  if (target.isContentEditable || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement) return true;
+  if (target.isContentEditable || target.matches("textarea, select")) return true;
   return target instanceof HTMLInputElement && !["checkbox", "radio", "range", "button"].includes(target.type);
 }
 

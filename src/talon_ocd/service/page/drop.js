@@ -20,8 +20,8 @@ async function take(files) {
   const pictures = [...files].filter((file) => file.type.startsWith("image/") || file.type === "");
   const others = files.length - pictures.length;
   if (currentView() !== "try") go("try");
-  if (others) add(h("p.complaint", { role: "alert" }, others === 1 ? "One of the files is not an image; it was left out." : `${whole(others)} of the files are not images; they were left out.`));
-  waiting.push(...pictures);
+  if (others) add(h("p.complaint", { role: "alert" }, `Files that are no images were left out: ${whole(others)}.`));
+  waiting.push(...pictures.map((file) => ({ file, learns: learn.checked })));
   if (control || !waiting.length) return;
   control = new AbortController();
   let done = 0;
@@ -37,17 +37,32 @@ async function take(files) {
 
 function showProgress(done) {
   const total = done + waiting.length;
-  fill(progress, total > 1 ? `${whole(done + 1)} of ${whole(total)} ` : "deciding ", total > 1 && h("button.link", { type: "button", onclick: () => control?.abort() }, "Stop"));
+  fill(
+    progress,
+    total > 1 ? `${whole(done + 1)} of ${whole(total)} ` : "deciding ",
+    total > 1 && h("button.link", { type: "button", onclick: () => control?.abort() }, "Stop"),
+  );
 }
 
-async function one(file) {
+async function one({ file, learns }) {
   const address = URL.createObjectURL(file);
   const picture = h("img.large", { src: address, alt: file.name || "the image" });
   try {
-    add(explain(await decide(file, learn.checked, control.signal), picture));
+    add(explain(await decide(file, learns, control.signal), picture));
   } catch (problem) {
     if (problem.name === "AbortError") return;
-    add(h("article.decision.failed", { role: "alert" }, h("div.decision-picture", {}, picture), h("div.decision-text", {}, h("h3", {}, problem.title ?? "It could not be decided"), h("p", {}, problem.message), h("p.meta.source", {}, file.name))));
+    add(h(
+      "article.decision.failed",
+      { role: "alert" },
+      h("div.decision-picture", {}, picture),
+      h(
+        "div.decision-text",
+        {},
+        h("h3", {}, problem.title ?? "It could not be decided"),
+        h("p", {}, problem.message),
+        h("p.meta.source", {}, file.name),
+      ),
+    ));
   }
 }
 
@@ -100,9 +115,21 @@ export function startDrop() {
   fill(
     $("view-try"),
     h("h1", {}, "Try an image"),
-    h("label.drop-target", { htmlFor: "chooser" }, icon("upload"), h("b", {}, "Drop images here, choose or paste them"), h("span.note", {}, "They may be dropped anywhere on this page.")),
+    h(
+      "label.drop-target",
+      { htmlFor: "chooser" },
+      icon("upload"),
+      h("b", {}, "Drop images here, choose or paste them"),
+      h("span.note", {}, "They may be dropped anywhere on this page."),
+    ),
     chooser,
-    h("label.switch", { htmlFor: "learn" }, learn, h("span", {}, "Learn from it"), h("small.note", {}, "Off: only a look. On: it becomes part of the stream, and may found a category.")),
+    h(
+      "label.switch",
+      { htmlFor: "learn" },
+      learn,
+      h("span", {}, "Learn from it"),
+      h("small.note", {}, "Off: only a look. On: it becomes part of the stream, and may found a category."),
+    ),
     progress,
     results,
   );

@@ -49,26 +49,44 @@ async function perform(request, describe) {
 export async function rename(id, name) {
   const before = nameOf(id);
   const request = api.patchCategory(id, { name });
-  const taken = await request.then(() => null, (problem) => (problem.status === 409 && "existing" in problem.fields ? problem : null));
+  const taken = await request.then(
+    () => null,
+    (problem) => (problem.status === 409 && "existing" in problem.fields ? problem : null),
+  );
   if (taken) throw taken;
   return perform(request, () => `${before} is now called ${name}`);
 }
 
 /** Give a category a name that is taken: it is merged into the one that has it. */
-export const renameMerging = (id, name) => perform(api.patchCategory(id, { name, merge: true }), () => `Merged into ${name}`);
+export const renameMerging = (id, name) => perform(
+  api.patchCategory(id, { name, merge: true }),
+  () => `Merged into ${name}`,
+);
 
 export function merge(ids, into) {
   const names = listed(ids.filter((id) => id !== into).map(nameOf));
-  return perform(api.mergeCategories(ids.filter((id) => id !== into), into), (answer) => `Merged ${names} into ${answer.category?.name ?? nameOf(into)}`);
+  return perform(
+    api.mergeCategories(ids.filter((id) => id !== into), into),
+    (answer) => `Merged ${names} into ${answer.category?.name ?? nameOf(into)}`,
+  );
 }
 
-export const hide = (id, hidden) => perform(api.patchCategory(id, { hidden }), () => `${nameOf(id)} is ${hidden ? "hidden" : "shown again"}`);
+export const hide = (id, hidden) => perform(
+  api.patchCategory(id, { hidden }),
+  () => `${nameOf(id)} is ${hidden ? "hidden" : "shown again"}`,
+);
 
 export function split(id, indices, name) {
-  return perform(api.splitCategory(id, indices, name), ({ category }) => `Split ${images(indices.length)} off as ${category.name}`);
+  return perform(
+    api.splitCategory(id, indices, name),
+    ({ category }) => `Split ${images(indices.length)} off as ${category.name}`,
+  );
 }
 
-export const move = (indices, to) => perform(api.moveImages(indices, to), () => `Moved ${images(indices.length)} to ${nameOf(to)}`);
+export const move = (indices, to) => perform(
+  api.moveImages(indices, to),
+  () => `Moved ${images(indices.length)} to ${nameOf(to)}`,
+);
 
 export const confirm = (indices) => perform(api.confirmImages(indices), () => `Confirmed ${images(indices.length)}`);
 
@@ -78,8 +96,23 @@ export function refuse(first, second) {
   return perform(api.refuseSuggestion(first, second), () => `${nameOf(first)} and ${nameOf(second)} stay apart`);
 }
 
+let last = Promise.resolve(); // undo and redo come one after another, however fast the keys are
+
 /** Take back an event; without a number, my last edit, or else the ledger's last one. */
-export async function undo(seq = mine.at(-1)) {
+export function undo(seq) {
+  last = last.then(() => takeBack(seq));
+  return last;
+}
+
+/** Take back an undo. */
+export function redo(seq) {
+  last = last.then(() => bringBack(seq));
+  return last;
+}
+
+async function takeBack(wanted) {
+  await under; // an edit on its way is the one that is meant
+  const seq = wanted ?? mine.at(-1);
   try {
     const answer = await sent(api.undoEvent(seq));
     forget(mine, answer.event.undoes ?? seq);
@@ -93,8 +126,9 @@ export async function undo(seq = mine.at(-1)) {
   }
 }
 
-/** Take back an undo. */
-export async function redo(seq = undone.at(-1)) {
+async function bringBack(wanted) {
+  await under;
+  const seq = wanted ?? undone.at(-1);
   if (seq === undefined) {
     toast("There is nothing to redo.");
     return;
@@ -105,6 +139,7 @@ export async function redo(seq = undone.at(-1)) {
     mine.push(answer.event.seq);
     settle(answer, "Done again");
   } catch (problem) {
+    if (problem.status !== 0) forget(undone, seq);
     complain(problem);
   }
 }

@@ -3,7 +3,14 @@
 const WHOLE = new Intl.NumberFormat();
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "short" });
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-const STEPS = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60]];
+const STEPS = [
+  ["year", 31557600],
+  ["month", 2629800],
+  ["week", 604800],
+  ["day", 86400],
+  ["hour", 3600],
+  ["minute", 60],
+];
 
 export const whole = (number) => WHOLE.format(number);
 

@@ -1,15 +1,16 @@
-// The categories as a grid of cards: pages as one scrolls, changes in place, newcomers without a jump under the pointer.
+// The categories as a grid of cards: pages as one scrolls, changes in place, newcomers that don't make it jump.
 
-import { listCategories } from "./api.js";
+import { getCategory, listCategories } from "./api.js";
 import { createCard, skeletons } from "./cards.js";
 import { $, fill, h, prefersStill } from "./dom.js";
-import { createFilters, filter, fits } from "./filters.js";
-import { categories as counted } from "./format.js";
+import { comesBefore, createFilters, filter, fits, isShown } from "./filters.js";
 import { handleGrid } from "./grid-actions.js";
+import { createNews } from "./news.js";
 import { rove } from "./roving.js";
 import { addView, currentView } from "./router.js";
 import { isSelected, select, selectedIds, showSelection } from "./selection.js";
-import { on, remember, statusNow } from "./store.js";
+import { empty, failed } from "./states.js";
+import { on, remember, statusNow, touchedBy } from "./store.js";
 import { complain } from "./toast.js";
 
 const PAGE = 60;
@@ -17,17 +18,14 @@ const MOST_REFRESHED = 200;
 const MINUTE = 60000;
 
 const cards = new Map(); // by id, those in the grid
-const waiting = new Map(); // newcomers that are not shown yet
 const list = h("ul.cards", { "aria-label": "Categories" });
 const sentinel = h("div.sentinel");
-const news = h("button.news", { type: "button", hidden: true });
+const news = createNews(openNews);
 const note = h("div");
 let filters;
 let roving;
 let next = null;
 let total = 0;
-let beyond = 0; // newcomers that were too many to be fetched one by one
-let stale = false; // whether others changed what is shown
 let loading = null; // the AbortController of the request on its way
 let loaded = false;
 
@@ -46,11 +44,12 @@ async function request(limit, cursor) {
 /** Show the first page anew: another filter, or the first time. */
 async function reload() {
   cards.clear();
-  forgetNews();
+  news.clear();
   fill(note);
   fill(list, skeletons(12));
   list.setAttribute("aria-busy", "true");
   next = null;
+  loaded = false;
   try {
     const page = await request(PAGE);
     fill(list);
@@ -59,13 +58,14 @@ async function reload() {
   } catch (problem) {
     if (problem.name === "AbortError") return;
     fill(list);
-    fill(note, failure(problem));
+    fill(note, failed(problem, reload));
   }
   list.setAttribute("aria-busy", "false");
 }
 
 function take(page) {
-  for (const category of page.items) if (fits(remember(category)) && !cards.has(category.id)) list.append(add(category));
+  const fresh = page.items.filter((category) => isShown(remember(category)) && !cards.has(category.id));
+  list.append(...fresh.map(add));
   next = page.next;
   setTotal(totalOf(page));
   roving.reset();
@@ -97,30 +97,40 @@ async function more() {
 }
 
 /** After an edit: bring what is loaded into the order and state that the service has now, keeping the cards. */
-async function refresh() {
+async function refresh(edit) {
   if (!loaded) return;
   const limit = Math.min(Math.max(cards.size, PAGE), MOST_REFRESHED);
   const rest = cards.size > limit;
   try {
     const page = await request(limit);
-    forgetNews();
-    const shown = page.items.filter(fits);
+    news.clear();
+    const shown = page.items.filter(isShown);
     const wanted = shown.map(({ id }) => id);
     for (const category of page.items) remember(category);
     for (const category of shown) {
       if (!cards.has(category.id)) add(category);
       else cards.get(category.id).update(category);
     }
+    arrange(wanted);
     if (!rest) {
       for (const id of [...cards.keys()]) if (!wanted.includes(id)) drop(id);
       next = page.next;
-    }
-    arrange(wanted);
+    } else if (edit) await recheck([edit.event, edit.undone], wanted);
     setTotal(totalOf(page));
     watchEnd();
     roving.reset();
   } catch (problem) {
     complain(problem);
+  }
+}
+
+/** Further down than is refreshed: look only at what the edit was about. */
+async function recheck(events, done) {
+  const ids = new Set(events.filter(Boolean).flatMap(touchedBy));
+  for (const id of [...ids].filter((one) => !done.includes(one))) {
+    const category = remember(await getCategory(id));
+    if (cards.has(id) && !isShown(category)) drop(id);
+    else arrive(category);
   }
 }
 
@@ -149,8 +159,8 @@ function drop(id) {
 function setTotal(number) {
   total = Math.max(number, 0);
   filters.setTotal(total);
-  const unseen = filter.state === "all" && !filter.q && [...cards.values()].every(({ category }) => category.count === 0);
-  fill(note, ((total === 0 && !waiting.size) || unseen) && emptiness());
+  const bare = [...cards.values()].every(({ category }) => category.count === 0) && !isFiltered();
+  fill(note, ((total === 0 && !news.waiting().length) || bare) && emptiness());
 }
 
 /** A category that people or the stream have made or changed. */
@@ -158,44 +168,46 @@ function arrive(category) {
   const card = cards.get(category.id);
   if (card && fits(category)) card.update(category);
   else if (card) leave(card, category);
-  else if (fits(category) && loaded) welcome(category);
+  else if (fits(category) && loaded && belongsHere(category)) welcome(category);
+}
+
+/** Whether its place is in what is loaded; what belongs further down comes as one scrolls. */
+function belongsHere(category) {
+  const last = cards.get(Number(list.lastElementChild?.dataset.id));
+  return next === null || !last || comesBefore(category, last.category);
 }
 
 /** It no longer belongs here: it says so, and goes with the next refresh if it is looked at right now. */
 function leave(card, category) {
+  if (isShown(card.category)) setTotal(total - 1);
   if (isLookedAt()) card.update(category);
   else drop(category.id);
-  setTotal(total - 1);
 }
 
+/** Let a newcomer in at once if that disturbs nobody; the orders by name and size have no place for it at the top. */
 function welcome(category) {
-  waiting.set(category.id, category);
-  if (isLookedAt() || filter.sort === "name" || filter.sort === "count") showNews();
-  else letIn();
+  news.add(category);
+  if (!isLookedAt() && hasTop()) letIn();
 }
+
+const hasTop = () => filter.sort === "recent" || filter.sort === "created";
 
 /** Whether a shift of the cards would move something from under a pointer, a focus or a reader. */
 function isLookedAt() {
-  return currentView() !== "categories" ? false : scrollY > 120 || list.matches(":hover") || roving.isFocused() || selectedIds().length > 0;
-}
-
-function showNews() {
-  const number = waiting.size + beyond;
-  news.hidden = number === 0 && !stale;
-  fill(news, number ? `${counted(number).replace(" ", " new ")}: show` : "Others have changed something: show");
+  if (currentView() !== "categories") return false;
+  return scrollY > 120 || list.matches(":hover") || roving.isFocused() || selectedIds().length > 0;
 }
 
 /** Somebody else has moved, merged or undone something. */
 function disturb(event) {
   if (event.actor === "stream" || event.kind === "named" || !loaded) return;
-  stale = isLookedAt();
-  if (stale) showNews();
+  if (isLookedAt()) news.disturb();
   else refresh();
 }
 
 function letIn() {
-  const fresh = [...waiting.values()].filter(({ id }) => !cards.has(id));
-  forgetNews();
+  const fresh = news.waiting().filter(({ id }) => !cards.has(id));
+  news.clear();
   for (const category of fresh) {
     const element = add(category);
     element.classList.add("fresh");
@@ -205,31 +217,27 @@ function letIn() {
   roving.reset();
 }
 
-function forgetNews() {
-  waiting.clear();
-  beyond = 0;
-  stale = false;
-  news.hidden = true;
-}
-
 function openNews() {
   scrollTo({ top: 0, behavior: prefersStill() ? "instant" : "smooth" });
-  if (beyond || stale || filter.sort === "name" || filter.sort === "count") refresh();
+  if (news.needsRefresh() || !hasTop()) refresh();
   else letIn();
   list.querySelector("a.open")?.focus({ preventScroll: true });
 }
 
+const isFiltered = () => filter.q !== "" || filter.state !== "all";
+
 function emptiness() {
-  if (filter.q || filter.state !== "all") {
-    return h("div.empty", {}, h("h2", {}, "Nothing here"), h("p", {}, filter.q ? `No category with “${filter.q}” in its name.` : `There are no ${filter.state} categories.`));
+  if (isFiltered()) {
+    const why = filter.q ? `No name has “${filter.q}” in it.` : `There are no ${filter.state} categories.`;
+    return empty("Nothing here", why);
   }
   const command = `curl --data-binary @photo.jpg ${new URL("v1/decide", document.baseURI)}`;
-  const title = total ? "No images yet" : "No categories yet";
-  return h("div.empty", {}, h("h2", {}, title), h("p", {}, "Send images to the stream, or drop one onto this page:"), h("pre", {}, command), h("p", {}, h("a.button", { href: "#/try" }, "Try an image")));
-}
-
-function failure(problem) {
-  return h("div.empty", { role: "alert" }, h("h2", {}, problem.title ?? "The categories could not be loaded"), h("p", {}, problem.message), h("button", { type: "button", onclick: reload }, "Try again"));
+  return empty(
+    total ? "No images yet" : "No categories yet",
+    "Send images to the stream, or drop one onto this page:",
+    h("pre", {}, command),
+    h("a.button", { href: "#/try" }, "Try an image"),
+  );
 }
 
 let observer = null;
@@ -245,17 +253,14 @@ export function startGrid() {
   filters = createFilters(reload);
   roving = rove(list, "li.card", "a.open", more);
   handleGrid(list, cards, filters.search);
-  news.addEventListener("click", openNews);
-  fill($("view-categories"), filters.element, h("div.news-place", { "aria-live": "polite" }, news), list, note, sentinel);
+  fill($("view-categories"), filters.element, news.element, list, note, sentinel);
   on("category", (category) => (fits(category) ? cards.get(category.id)?.update(category) : arrive(category)));
   on("arrival", arrive);
-  on("arrivals-beyond", (number) => {
-    beyond += number;
-    showNews();
-  });
+  on("arrivals-beyond", news.addUnseen);
   on("ledger", disturb);
   on("edited", refresh);
-  on("missed", refresh);
+  on("missed", () => refresh());
+  on("status", ({ totals }) => totals && next !== null && !isFiltered() && setTotal(totals.known + totals.discovered));
   on("signed-in", () => !loaded && reload());
   on("retry", () => (loaded ? refresh() : reload()));
   on("selection", () => cards.forEach((card, id) => (card.tick.checked = isSelected(id))));

@@ -55,7 +55,12 @@ function line(event) {
     { data: { seq, kind }, class: undone ? "event taken-back" : "event" },
     h("p", {}, summary ?? kind),
     h("p.meta", { title: exactly(at) }, `${ago(at)}, ${actor}${undone ? ", taken back" : ""}`),
-    !TOLD.has(kind) && !undone && h("button.link", { type: "button", "aria-label": `${label}: ${summary ?? kind}`, onclick: () => undo(seq) }, icon("undo"), label),
+    !TOLD.has(kind) && !undone && h(
+      "button.link",
+      { type: "button", "aria-label": `${label}: ${summary ?? kind}`, onclick: () => undo(seq) },
+      icon("undo"),
+      label,
+    ),
   );
 }
 

@@ -1,4 +1,4 @@
-// Keyboard shortcuts: parts of the page register theirs, the dialog behind "?" lists them, one switch turns letters off.
+// Keyboard shortcuts: parts of the page register theirs, "?" lists them, a switch turns single letters off.
 
 import { dialogIsOpen, openDialog } from "./dialog.js";
 import { h, isTyping } from "./dom.js";
@@ -37,7 +37,9 @@ function press(event) {
   if (event.defaultPrevented || event.isComposing || dialogIsOpen() || isTyping(event.target)) return;
   const name = nameOf(event);
   const view = currentView();
-  const found = shortcuts.find((one) => one.key === name && one.view === view) ?? shortcuts.find((one) => one.key === name && !one.view);
+  const found = shortcuts.find(
+    (one) => one.key === name && one.view === view,
+  ) ?? shortcuts.find((one) => one.key === name && !one.view);
   if (!found || (name.length === 1 && !lettersOn())) return;
   event.preventDefault();
   found.run(event);
@@ -51,7 +53,10 @@ function nameOf(event) {
 }
 
 export function showKeys() {
-  const table = (title, rows) => [h("h3", {}, title), h("dl.keys", {}, rows.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text))))];
+  const table = (title, rows) => [
+    h("h3", {}, title),
+    h("dl.keys", {}, rows.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)))),
+  ];
   const of = (view) => shortcuts.filter((one) => one.view === view).map(({ key, text }) => [key, text]);
   return openDialog(
     "Keys",

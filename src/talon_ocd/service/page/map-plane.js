@@ -24,7 +24,11 @@ export function createPlane(canvas, { hover, open }) {
   const touches = new Map();
 
   const size = () => ({ width: canvas.clientWidth, height: canvas.clientHeight });
-  const dark = () => getComputedStyle(canvas).colorScheme === "dark" || (getComputedStyle(canvas).colorScheme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => {
+    const { colorScheme } = getComputedStyle(canvas);
+    return colorScheme === "dark" || (colorScheme !== "light" && system.matches);
+  };
 
   /** Where a point is on the screen; one scale for both axes, as distances matter. */
   function place({ x, y }) {
@@ -93,7 +97,8 @@ export function createPlane(canvas, { hover, open }) {
     const scale = Math.min(Math.max(view.scale * factor, 1), 60);
     const ratio = scale / view.scale;
     const shift = (old, at, middle) => at - middle - (at - middle - old) * ratio;
-    view = scale === 1 ? { scale, x: 0, y: 0 } : { scale, x: shift(view.x, x, width / 2), y: shift(view.y, y, height / 2) };
+    const moved = { scale, x: shift(view.x, x, width / 2), y: shift(view.y, y, height / 2) };
+    view = scale === 1 ? { scale, x: 0, y: 0 } : moved;
     redraw();
   }
 
@@ -172,7 +177,7 @@ export function createPlane(canvas, { hover, open }) {
 
   new ResizeObserver(redraw).observe(canvas);
   document.addEventListener("themechange", redraw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  system.addEventListener("change", redraw);
 
   return {
     colour: (id) => colourOf(id, dark()),

@@ -6,11 +6,19 @@ import { images, whole } from "./format.js";
 import { createPlane } from "./map-plane.js";
 import { thumbnail } from "./pictures.js";
 import { addView, currentView, go } from "./router.js";
+import { empty, failed } from "./states.js";
 import { categoryOf, nameOf, on, remember } from "./store.js";
 
 const LIMIT = 2000;
 
-const canvas = h("canvas", { tabIndex: 0, role: "application", "aria-label": "Map of images. Arrow keys walk from image to image, Enter opens the category." });
+const canvas = h(
+  "canvas",
+  {
+    tabIndex: 0,
+    role: "application",
+    "aria-label": "Map of images. Arrow keys walk from image to image, Enter opens the category.",
+  },
+);
 const card = h("div.map-card", { hidden: true });
 const legend = h("div.legend");
 const caption = h("p.note");
@@ -25,12 +33,14 @@ async function show() {
   try {
     const { points, axes } = await getMap(LIMIT);
     plane.setPoints(points);
-    write(caption, points.length ? `${images(points.length)}${points.length >= LIMIT ? " (the newest)" : ""}, ${axes}. Scroll to zoom, drag to move, double click for all.` : "");
-    fill(note, points.length === 0 && h("div.empty", {}, h("h2", {}, "No images yet"), h("p", {}, "The map is drawn from the features of images that the stream has seen.")));
+    const number = `${images(points.length)}${points.length >= LIMIT ? " (the newest)" : ""}`;
+    write(caption, points.length ? `${number}, ${axes}. Scroll to zoom, drag to move, double click for all.` : "");
+    const why = "The map is drawn from the features of images that the stream has seen.";
+    fill(note, points.length === 0 && empty("No images yet", why));
     drawLegend(points);
   } catch (problem) {
     write(caption, "");
-    fill(note, h("div.empty", { role: "alert" }, h("h2", {}, problem.title ?? "The map could not be drawn"), h("p", {}, problem.message), h("button", { type: "button", onclick: show }, "Try again")));
+    fill(note, failed(problem, show));
   }
 }
 
@@ -45,7 +55,12 @@ async function drawLegend(points) {
     largest.map(([id]) => {
       const swatch = h("i.dot");
       swatch.style.background = plane.colour(id);
-      const button = h("button.chip", { type: "button", onclick: () => open({ category: id }) }, swatch, id < 0 ? "rejected" : nameOf(id));
+      const button = h(
+        "button.chip",
+        { type: "button", onclick: () => open({ category: id }) },
+        swatch,
+        id < 0 ? "rejected" : nameOf(id),
+      );
       for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => plane.highlight(id));
       for (const name of ["pointerleave", "blur"]) button.addEventListener(name, () => plane.highlight(null));
       return button;

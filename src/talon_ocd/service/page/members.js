@@ -1,4 +1,4 @@
-// The images of a category: pages of thumbnails with fit, runner-up and margin, and what can be done with selected ones.
+// The images of a category: thumbnails with fit, runner-up and margin, and what can be done with selected ones.
 
 import { listMembers } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -104,22 +104,29 @@ export function createMembers(category) {
 
   function drawBar() {
     bar.hidden = selected.size === 0;
-    const button = (kind, glyph, text, title, action) => h(`button${kind}`, { type: "button", title, onclick: act(action) }, icon(glyph), text);
+    const button = (glyph, text, title, action) =>
+      h(
+        `button${glyph === "split" ? ".primary" : ""}`,
+        { type: "button", title, onclick: act(action) },
+        icon(glyph),
+        text,
+      );
     fill(
       bar,
       h("b", { "aria-live": "polite" }, `${images(selected.size)} selected`),
-      button(".primary", "split", "Split off…", "Make a new category of them", (indices) => askSplit(category, indices)),
-      button("", "move", "Move…", "Move them to another category", moveTo),
-      button("", "check", "Confirm", "They do belong here", edits.confirm),
-      button("", "close", "Reject", "They don't belong here", edits.reject),
+      button("split", "Split off…", "Make a new category of them", (indices) => askSplit(category, indices)),
+      button("move", "Move…", "Move them to another category", moveTo),
+      button("check", "Confirm", "They do belong here", edits.confirm),
+      button("close", "Reject", "They don't belong here", edits.reject),
       h("button.quiet", { type: "button", onclick: () => setSelected([]) }, "Clear"),
     );
   }
 
   list.addEventListener("click", (event) => {
     const index = Number(event.target.closest("li.tile")?.dataset.index);
-    if (event.target instanceof HTMLInputElement) toggle(index, event.shiftKey);
-    else if (event.target.closest("button.picture")) selected.size || event.shiftKey ? toggle(index, event.shiftKey) : showImage(tiles.get(index).member);
+    const pressed = event.target.closest("button.picture") !== null;
+    if (event.target instanceof HTMLInputElement || (pressed && selected.size)) toggle(index, event.shiftKey);
+    else if (pressed) showImage(tiles.get(index).member);
   });
   list.addEventListener("keydown", (event) => {
     if (event.key !== " " || !event.target.matches("button.picture")) return;
@@ -142,15 +149,23 @@ export function createMembers(category) {
 }
 
 function createTile(member) {
-  const tick = h("input", { type: "checkbox", tabIndex: -1, "aria-label": `Select image ${member.index}` });
-  const second = member.runner_up >= 0 ? `then ${member.runner_up_name} ${score(member.runner_up_similarity)}` : "no runner-up";
-  const picture = h("button.picture", { type: "button", tabIndex: -1, "aria-label": `Image ${member.index}, ${member.verdict}, fit ${score(member.similarity)}, ${second}` }, thumbnail(member.index));
+  const { index, verdict, similarity, runner_up, runner_up_name, runner_up_similarity } = member;
+  const tick = h("input", { type: "checkbox", tabIndex: -1, "aria-label": `Select image ${index}` });
+  const second = runner_up >= 0 ? `then ${runner_up_name} ${score(runner_up_similarity)}` : "no runner-up";
+  const label = `Image ${index}, ${verdict}, fit ${score(similarity)}, ${second}`;
+  const picture = h("button.picture", { type: "button", tabIndex: -1, "aria-label": label }, thumbnail(index));
   const element = h(
     "li.tile",
     { data: { index: member.index } },
     picture,
     h("label.pick", {}, tick),
-    h("p.fit", {}, h(`i.dot.${member.verdict}`, { title: member.verdict }), h("b", {}, score(member.similarity)), h("small", { title: "margin to the threshold" }, difference(member.margin))),
+    h(
+      "p.fit",
+      {},
+      h(`i.dot.${member.verdict}`, { title: member.verdict }),
+      h("b", {}, score(member.similarity)),
+      h("small", { title: "margin to the threshold" }, difference(member.margin)),
+    ),
     h("p.meta", { title: second }, second),
     h("p.meta", { title: `${member.source}, ${exactly(member.at)}` }, ago(member.at)),
   );

@@ -11,6 +11,8 @@ import { mosaic } from "./pictures.js";
 import { pickCategory } from "./picker.js";
 import { categoryOf, remember } from "./store.js";
 
+const SAFE = "Nothing is lost: old numbers stay valid, later images of any find it, and it can be undone.";
+
 /** Which of several should keep its name: one that people named, then a known class, then the largest. */
 export function preferred(categories) {
   const rank = (category) => [category.named ? 1 : 0, category.kind === "known" ? 1 : 0, category.count, -category.id];
@@ -35,60 +37,75 @@ export async function openMerge(ids, into) {
   return target === undefined ? null : merge(categories.map(({ id }) => id), target);
 }
 
+/** Show what goes into what, until it is right. Resolves to the id of the one that stays, or undefined. */
 function chooseDirection(categories, first) {
-  return openDialog(
-    `Merge ${categories.length} categories`,
-    (close) => {
-      let into = first;
-      const stage = h("div");
-      const turn = (id) => {
-        into = id;
-        draw();
-      };
-      const draw = () => {
-        const target = categories.find(({ id }) => id === into);
-        const sources = categories.filter(({ id }) => id !== into);
-        fill(
-          stage,
-          h("p.direction", { "aria-live": "polite" }, h("span", {}, listed(sources.map(({ name }) => name), 4)), icon("arrow"), "into ", h("b", {}, target.name)),
-          h(
-            "div.versus",
-            {},
-            h("div.sources", {}, sources.map((source) => sourceCard(source, turn))),
-            sources.length === 1
-              ? h("button.versus-arrow.quiet", { type: "button", "aria-label": "Swap the direction", title: "Swap the direction", onclick: () => turn(sources[0].id) }, icon("arrow"), h("span.swap", {}, icon("swap"), "Swap"))
-              : h("span.versus-arrow", {}, icon("arrow")),
-            preview(target, sources),
-          ),
-          h("p.note", {}, "Nothing is lost: the old numbers stay valid, later images of any of them find the merged category, and it can be undone at any time."),
-          actions(
-            h("button", { type: "button", onclick: () => close() }, "Cancel"),
-            h("button.primary", { type: "button", onclick: () => close(into) }, icon("merge"), `Merge into ${target.name}`),
-          ),
-        );
-        stage.querySelector(".primary").focus({ preventScroll: true });
-      };
-      draw();
-      return stage;
-    },
-    { kind: "wide" },
-  );
+  const build = (close) => {
+    const stage = h("div");
+    const show = (into) => {
+      fill(stage, direction(categories, into, show, close));
+      stage.querySelector(".primary").focus({ preventScroll: true });
+    };
+    show(first);
+    return stage;
+  };
+  return openDialog(`Merge ${categories.length} categories`, build, { kind: "wide" });
 }
 
-function sourceCard(source, turn) {
-  return stillCard(source, h("button.link", { type: "button", onclick: () => turn(source.id) }, "Keep this one instead"));
+function direction(categories, into, show, close) {
+  const target = categories.find(({ id }) => id === into);
+  const sources = categories.filter(({ id }) => id !== into);
+  const names = h("span", {}, listed(sources.map(({ name }) => name), 4));
+  return [
+    h("p.direction", { "aria-live": "polite" }, names, icon("arrow"), "into ", h("b", {}, target.name)),
+    h(
+      "div.versus",
+      {},
+      h("div.sources", {}, sources.map((source) => sourceCard(source, show))),
+      sources.length === 1 ? swapButton(() => show(sources[0].id)) : h("span.versus-arrow", {}, icon("arrow")),
+      preview(target, sources),
+    ),
+    h("p.note", {}, SAFE),
+    actions(
+      h("button", { type: "button", onclick: () => close() }, "Cancel"),
+      h("button.primary", { type: "button", onclick: () => close(into) }, icon("merge"), `Merge into ${target.name}`),
+    ),
+  ];
+}
+
+function swapButton(onclick) {
+  const label = "Swap the direction";
+  const props = { type: "button", "aria-label": label, title: label, onclick };
+  return h("button.versus-arrow.quiet", props, icon("arrow"), h("span.swap", {}, icon("swap"), "Swap"));
+}
+
+function sourceCard(source, show) {
+  const keep = h("button.link", { type: "button", onclick: () => show(source.id) }, "Keep this one instead");
+  return stillCard(source, keep);
 }
 
 /** How the category will look. */
 function preview(target, sources) {
   const all = [target, ...sources];
   const verdicts = {};
-  for (const { verdicts: mix } of all) for (const [name, number] of Object.entries(mix)) verdicts[name] = (verdicts[name] ?? 0) + number;
-  const exemplars = [...target.exemplars.slice(0, 2), ...sources.flatMap((source) => source.exemplars.slice(0, 2)), ...target.exemplars.slice(2)];
+  for (const [name, number] of all.flatMap((one) => Object.entries(one.verdicts))) {
+    verdicts[name] = (verdicts[name] ?? 0) + number;
+  }
+  const exemplars = [
+    ...target.exemplars.slice(0, 2),
+    ...sources.flatMap((source) => source.exemplars.slice(0, 2)),
+    ...target.exemplars.slice(2),
+  ];
   return h(
     "div.card.still.result",
     {},
     mosaic([...new Set(exemplars)]),
-    h("div.card-text", {}, h("b.name", {}, target.name), h("p.meta", {}, images(all.reduce((sum, { count }) => sum + count, 0)), h("small", {}, `#${target.id}`)), mixBar(verdicts), h("p.meta", {}, "after the merge")),
+    h(
+      "div.card-text",
+      {},
+      h("b.name", {}, target.name),
+      h("p.meta", {}, images(all.reduce((sum, { count }) => sum + count, 0)), h("small", {}, `#${target.id}`)),
+      mixBar(verdicts),
+      h("p.meta", {}, "after the merge"),
+    ),
   );
 }

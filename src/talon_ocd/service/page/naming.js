@@ -12,7 +12,18 @@ import { hasName, remember } from "./store.js";
 export function editName(button, category) {
   return new Promise((resolve) => {
     let over = false;
-    const field = h("input.name-field", { type: "text", maxlength: 200, value: hasName(category) ? category.name : "", placeholder: category.name, "aria-label": `Name of ${category.name}`, autocomplete: "off", spellcheck: "false" });
+    const field = h(
+      "input.name-field",
+      {
+        type: "text",
+        maxlength: 200,
+        value: hasName(category) ? category.name : "",
+        placeholder: category.name,
+        "aria-label": `Name of ${category.name}`,
+        autocomplete: "off",
+        spellcheck: "false",
+      },
+    );
 
     const finish = (save, refocus) => {
       if (over) return;
@@ -57,7 +68,12 @@ async function offerMerge(category, name, { existing, existing_name }) {
       h("p.note", {}, "Merging loses nothing: the old number stays valid, and it can be undone."),
       actions(
         h("button", { type: "button", onclick: () => close(false) }, "Choose another name"),
-        h("button.primary", { type: "button", onclick: () => close(true) }, icon("merge"), `Merge into ${existing_name ?? name}`),
+        h(
+          "button.primary",
+          { type: "button", onclick: () => close(true) },
+          icon("merge"),
+          `Merge into ${existing_name ?? name}`,
+        ),
       ),
     ],
     { kind: "medium" },

@@ -9,6 +9,7 @@ import { remember } from "./store.js";
 import { complain } from "./toast.js";
 
 const DELAY = 150;
+const GONE = ["merged", "retired"];
 
 /** Resolves to the chosen category, or undefined. */
 export function pickCategory(title, exclude = []) {
@@ -16,7 +17,10 @@ export function pickCategory(title, exclude = []) {
     title,
     (close) => {
       const list = h("ul.choices", { "aria-label": "Categories" });
-      const field = h("input.wide", { type: "search", placeholder: "Search by name", "aria-label": "Search", autofocus: true, autocomplete: "off" });
+      const field = h(
+        "input.wide",
+        { type: "search", placeholder: "Search by name", "aria-label": "Search", autofocus: true, autocomplete: "off" },
+      );
       let timer = 0;
       let asked = 0;
 
@@ -25,8 +29,9 @@ export function pickCategory(title, exclude = []) {
         try {
           const found = await listCategories({ state: "all", q: field.value.trim(), sort: "count", limit: 40 });
           if (mine !== asked) return; // a later search is on its way
-          const choices = found.items.filter(({ id, state }) => !exclude.includes(id) && !["merged", "retired"].includes(state));
-          fill(list, choices.length ? choices.map((category) => choice(remember(category), close)) : h("li.note", {}, "No category is called so."));
+          const choices = found.items.filter(({ id, state }) => !GONE.includes(state) && !exclude.includes(id));
+          fill(list, choices.map((category) => choice(remember(category), close)));
+          if (!choices.length) fill(list, h("li.note", {}, "No category is called so."));
         } catch (problem) {
           complain(problem);
         }
@@ -53,7 +58,17 @@ export function pickCategory(title, exclude = []) {
 }
 
 function choice(category, close) {
-  return h("li", {}, h("button.choice", { type: "button", onclick: () => close(category) }, mosaic(category.exemplars), h("b", {}, category.name), h("small", {}, `${images(category.count)}, #${category.id}`)));
+  return h(
+    "li",
+    {},
+    h(
+      "button.choice",
+      { type: "button", onclick: () => close(category) },
+      mosaic(category.exemplars),
+      h("b", {}, category.name),
+      h("small", {}, `${images(category.count)}, #${category.id}`),
+    ),
+  );
 }
 
 function focusChoice(list, place, event) {

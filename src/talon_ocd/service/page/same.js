@@ -10,6 +10,7 @@ import { onKey } from "./keys.js";
 import { preferred } from "./merge.js";
 import { strip } from "./pictures.js";
 import { addView, currentView } from "./router.js";
+import { empty, failed } from "./states.js";
 import { on, remember } from "./store.js";
 
 const LIMIT = 50;
@@ -31,7 +32,7 @@ async function load() {
     queue = items.filter((pair) => !skipped.has(keyOf(pair)));
     draw();
   } catch (problem) {
-    if (currentView() === "same") fill(stage, h("div.empty", { role: "alert" }, h("h2", {}, problem.title ?? "No suggestions"), h("p", {}, problem.message), h("button", { type: "button", onclick: load }, "Try again")));
+    if (currentView() === "same") fill(stage, failed(problem, load));
   }
 }
 
@@ -39,7 +40,10 @@ function draw() {
   tally();
   const pair = queue[0];
   if (!pair) {
-    fill(stage, h("div.empty", {}, h("h2", {}, skipped.size ? "No more questions for now" : "No two categories look like one"), h("p", {}, answered ? `${whole(answered)} answered.` : "As the stream goes on, questions may come."), skipped.size > 0 && h("button", { type: "button", onclick: unskip }, `Show ${whole(skipped.size)} skipped`)));
+    const title = skipped.size ? "No more questions for now" : "No two categories look like one";
+    const text = answered ? `${whole(answered)} answered.` : "As the stream goes on, questions may come.";
+    const again = h("button", { type: "button", onclick: unskip }, `Show ${whole(skipped.size)} skipped`);
+    fill(stage, empty(title, text, skipped.size > 0 && again));
     return;
   }
   const { first, second, score: value, unit } = pair;
@@ -49,7 +53,17 @@ function draw() {
   fill(
     stage,
     h("h1.question", {}, "Are these the same?", h("small", {}, `${unit} ${score(value)}`)),
-    h("div.pair", {}, side(first), h("button.turn.quiet", { type: "button", onclick: swap, title: "Swap which one stays (W)", "aria-label": "Swap which one stays" }, icon("swap")), side(second)),
+    h(
+      "div.pair",
+      {},
+      side(first),
+      h(
+        "button.turn.quiet",
+        { type: "button", onclick: swap, title: "Swap which one stays (W)", "aria-label": "Swap which one stays" },
+        icon("swap"),
+      ),
+      side(second),
+    ),
     h("p.direction", { id: "same-direction", "aria-live": "polite" }),
     h(
       "div.answers",
@@ -80,7 +94,10 @@ function side(category) {
 async function morePictures(category, place) {
   try {
     const { items } = await listMembers(category.id, { limit: PICTURES });
-    if (place.isConnected) fill(place, strip([...new Set([...category.exemplars, ...items.map(({ index }) => index)])], PICTURES));
+    if (place.isConnected) fill(
+      place,
+      strip([...new Set([...category.exemplars, ...items.map(({ index }) => index)])], PICTURES),
+    );
   } catch {
     // the exemplars are there
   }

@@ -41,7 +41,12 @@ export function showSelection() {
   fill(
     bar,
     h("b", { "aria-live": "polite" }, `${whole(selected.size)} selected`),
-    h("button.primary", { type: "button", onclick: mergeSelected }, icon("merge"), selected.size === 1 ? "Merge into…" : "Merge…"),
+    h(
+      "button.primary",
+      { type: "button", onclick: mergeSelected },
+      icon("merge"),
+      selected.size === 1 ? "Merge into…" : "Merge…",
+    ),
     h("button", { type: "button", onclick: hideSelected }, icon("hide"), "Hide"),
     h("button.quiet", { type: "button", onclick: clearSelection, title: "Clear (Escape)" }, "Clear"),
   );

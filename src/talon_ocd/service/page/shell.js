@@ -11,7 +11,11 @@ import { complain } from "./toast.js";
 import { hasSession, signOut } from "./token.js";
 
 const THEMES = { auto: ["auto", "as the system has it"], light: ["sun", "light"], dark: ["moon", "dark"] };
-const LIVE = { live: "Live: changes show by themselves", connecting: "Connecting", lost: "The live connection is lost; trying again" };
+const LIVE = {
+  live: "Live: changes show by themselves",
+  connecting: "Connecting",
+  lost: "The live connection is lost; trying again",
+};
 
 let pending = 0;
 let extra = 0; // answers since the last status
@@ -43,7 +47,11 @@ async function showDetails() {
   }
   openDialog("This stream", () => [
     h("dl.facts", {}, rows(statusNow()).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    hasSession() && h("div.dialog-actions", {}, h("button", { type: "button", onclick: () => signOut().catch(complain) }, "Sign out")),
+    hasSession() && h(
+      "div.dialog-actions",
+      {},
+      h("button", { type: "button", onclick: () => signOut().catch(complain) }, "Sign out"),
+    ),
   ].filter(Boolean), { kind: "medium" });
 }
 
@@ -54,16 +62,16 @@ function rows(now) {
     ["categories", `${whole(now.categories)}, ${whole(now.discovered)} discovered`],
     ["answers", ["known", "discovered", "new"].map((name) => `${whole(verdicts[name] ?? 0)} ${name}`).join(", ")],
     ["rule", `${now.rule}, threshold ${score(now.threshold)} (${now.unit})`],
-    ["learns", [now.adapt].flat().join(", ") || "nothing"],
+    ["learns", now.adapt],
     ["encoder steps", whole(now.encoder_steps ?? 0)],
-    ["guard", Object.entries(guard ?? {}).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ") || "none"],
+    ["guard", Object.entries(guard).map(([name, number]) => `${name.replaceAll("_", " ")} ${number}`).join(", ")],
     ["images a second", score(now.rate)],
     ["running for", duration(now.uptime)],
     ["model", now.model],
     ["stream", now.stream],
     ["version", now.version],
   ];
-  return rows.filter(([, value]) => value !== undefined && value !== null && value !== "").map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)]);
+  return rows.filter(([, value]) => value !== undefined && value !== null && value !== "");
 }
 
 function duration(seconds) {
@@ -76,7 +84,11 @@ function showBanner() {
   const banner = $("banner");
   if (!banner.hidden) return;
   banner.hidden = false;
-  fill(banner, h("span", {}, "The service can't be reached. What you see may be old; nothing you did before is lost."), h("button", { type: "button", onclick: () => emit("retry") }, "Try again"));
+  fill(
+    banner,
+    h("span", {}, "The service can't be reached. What you see may be old; nothing you did before is lost."),
+    h("button", { type: "button", onclick: () => emit("retry") }, "Try again"),
+  );
 }
 
 function hideBanner() {

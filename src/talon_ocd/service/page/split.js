@@ -10,7 +10,17 @@ import { strip } from "./pictures.js";
 /** Split images off a category. Resolves to the service's answer, or null. */
 export async function askSplit(category, indices) {
   const name = await openDialog(`Split ${images(indices.length)} off ${category.name}`, (close) => {
-    const field = h("input.wide", { type: "text", maxlength: 200, placeholder: "Name (may be given later)", "aria-label": "Name of the new category", autofocus: true, autocomplete: "off" });
+    const field = h(
+      "input.wide",
+      {
+        type: "text",
+        maxlength: 200,
+        placeholder: "Name (may be given later)",
+        "aria-label": "Name of the new category",
+        autofocus: true,
+        autocomplete: "off",
+      },
+    );
     const submit = (event) => {
       event.preventDefault();
       close(field.value.trim());
@@ -21,7 +31,10 @@ export async function askSplit(category, indices) {
       strip(indices, 8),
       field,
       h("p.note", {}, "The new category learns from these images at once; later ones may find it."),
-      actions(h("button", { type: "button", onclick: () => close() }, "Cancel"), h("button.primary", { type: "submit" }, icon("split"), "Split off")),
+      actions(
+        h("button", { type: "button", onclick: () => close() }, "Cancel"),
+        h("button.primary", { type: "submit" }, icon("split"), "Split off"),
+      ),
     );
   });
   return name === undefined ? null : split(category.id, indices, name);

@@ -27,7 +27,17 @@ function noteSession(open) {
 
 async function ask() {
   const signedIn = await openDialog("This service wants a token", (close) => {
-    const field = h("input.wide", { type: "password", name: "token", autocomplete: "current-password", required: true, autofocus: true, "aria-label": "Token" });
+    const field = h(
+      "input.wide",
+      {
+        type: "password",
+        name: "token",
+        autocomplete: "current-password",
+        required: true,
+        autofocus: true,
+        "aria-label": "Token",
+      },
+    );
     const complaint = h("p.complaint", { role: "alert" });
     const submit = async (event) => {
       event.preventDefault();
@@ -43,7 +53,13 @@ async function ask() {
     return h(
       "form",
       { onsubmit: submit },
-      h("p.note", {}, "It is the one that ", h("code", {}, "talon serve --token"), " was started with, or TALON_TOKEN. It is sent once; this browser then has a session cookie that scripts can't read."),
+      h(
+        "p.note",
+        {},
+        "It is the one that ",
+        h("code", {}, "talon serve --token"),
+        " was started with, or TALON_TOKEN. It is sent once, for a session cookie that scripts can't read.",
+      ),
       field,
       complaint,
       actions(h("button.primary", { type: "submit" }, "Sign in")),
