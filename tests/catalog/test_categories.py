@@ -78,6 +78,18 @@ def test_a_taken_name_offers_a_merge(catalog: Catalog, taken: str) -> None:
     assert catalog.resolve(2) == existing and catalog.name(2) == taken
 
 
+def test_accents_are_one_name_however_they_are_written(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.set_meta(names=["cafe\u0301", "dog"])
+    catalog = Catalog(journal)
+    assert catalog.find("caf\u00e9") == catalog.find("cafe\u0301") == 0
+    with pytest.raises(NameTakenError):
+        catalog.rename(2, "caf\u00e9")
+    catalog.rename(2, "te\u0301")
+    assert catalog.find("te\u0301") == catalog.find("t\u00e9") == 2
+    journal.close()
+
+
 def test_a_merge_is_an_alias_that_sums_and_comes_apart_again(catalog: Catalog) -> None:
     before = [catalog.get(one) for one in range(6)]
     merge = catalog.merge([3, 4], into=2)

@@ -79,10 +79,10 @@ def test_few_kept_pairs_give_the_same_ones(crowd: Journal, monkeypatch: pytest.M
     monkeypatch.setattr(pairs, "KEPT", 10)
     monkeypatch.setattr(pairs, "BLOCK", 7)
     catalog = Catalog(crowd)
-    for _ in range(12):  # more than are kept
-        agree(suggested(catalog, 5), slowly(crowd, catalog)[:5])
-        first, second, _ = suggested(catalog, 1)[0]
-        catalog.refuse(first, second)
+    expected = slowly(crowd, catalog)
+    for turn in range(12):  # more than are kept
+        agree(suggested(catalog, 5), expected[turn : turn + 5])
+        catalog.refuse(*expected[turn][:2])
     catalog.move([0], 39)
     agree(suggested(catalog, 5), slowly(crowd, catalog)[:5])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from talon_ocd.catalog.ledger import FOLDED, Ledger
-from talon_ocd.catalog.names import NameKey, sort_key
+from talon_ocd.catalog.names import NameKey, normal, sort_key
 from talon_ocd.catalog.pairs import Standing
 from talon_ocd.catalog.totals import Bools, Ints, Totals
 from talon_ocd.catalog.views import SUPPORT, Category, State
@@ -118,17 +118,18 @@ class Facts:
         return category_name(category, self.known_names)
 
     def called(self, name: str) -> list[int]:
-        """Return the categories that have a name, oldest first."""
+        """Return the categories that have a name, oldest first; however its accents are written."""
+        name = normal(name)
         found = set(self.ledger.called(name))
-        found |= {category for category, known in enumerate(self.known_names) if known == name}
+        found |= {category for category, known in enumerate(self.known_names) if normal(known) == name}
         number = name.rpartition("-")[2]
         if number.isascii() and number.isdigit() and len(number) < 19:  # perhaps the name of a nameless one
             found.add(len(self.known_names) + int(number) - 1)
         ends = {self.end(category) for category in found if self.exists(category)}
-        return sorted(end for end in ends if self.name(end) == name and not self._taken_back(end))
+        return sorted(end for end in ends if normal(self.name(end)) == name and not self._taken_back(end))
 
     def state(self, category: int) -> State:
-        """Return the state of one category: what ``in_state`` says, without looking at all of them."""
+        """Return the state of one category: what ``in_states`` says, without looking at all of them."""
         ledger, count = self.ledger, self.count(category)
         if self.end(category) != category:
             return "merged"
@@ -186,8 +187,8 @@ class Facts:
             ends[category] = end
         return ends
 
-    def in_state(self, state: str, ends: Ints) -> Bools:
-        """Return which categories ``(size,)`` are in a state."""
+    def in_states(self, ends: Ints) -> dict[str, Bools]:
+        """Return for each state which categories ``(size,)`` are in it."""
         size, ledger, exists = self.totals.size, self.ledger, self.totals.exists
         merged, known = ends != np.arange(size), np.arange(size) < self.totals.known
         counts = np.bincount(ends, self.totals.members, size)
@@ -198,16 +199,16 @@ class Facts:
         hidden = ~merged & ~retired & self._marked(filter(ledger.hidden, ledger.categories_with("hidden")))
         shown = exists & ~merged & ~retired & ~hidden
         few = shown & ~known & (counts < SUPPORT) & ~self._marked(ends[ledger.categories_with("named")].tolist())
-        masks: dict[str, Bools] = {
+        return {
             "active": shown & ~few, "tentative": few, "hidden": exists & hidden, "merged": exists & merged,
             "retired": exists & retired, "known": shown & known, "discovered": shown & ~known, "all": exists,
         }  # fmt: skip
-        return masks[state]
 
     def standing(self) -> Standing:
         """Return what must be known of all categories to compare them; it does not change afterwards."""
         ends = self.ends()
-        shown = self.in_state("known", ends) | self.in_state("discovered", ends)
+        states = self.in_states(ends)
+        shown = states["known"] | states["discovered"]
         moved = np.zeros(self.totals.size, np.int64)
         moved[list(self._moved)] = list(self._moved.values())
         refused = frozenset(self.ledger.refusals())

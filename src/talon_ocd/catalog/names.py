@@ -35,13 +35,18 @@ def clean_name(name: str) -> str:
     >>> clean_name("  great tit ")
     'great tit'
     """
-    cleaned = unicodedata.normalize("NFC", name).strip()
+    cleaned = normal(name).strip()
     if not 1 <= len(cleaned) <= LONGEST_NAME:
         raise CatalogError(f"a name has 1 to {LONGEST_NAME} characters, this one has {len(cleaned)}.")
     bad = next((letter for letter in cleaned if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")), None)
     if bad is not None:
         raise CatalogError(f"the name {cleaned!r} has the control character {bad!r}; leave it out.")
     return cleaned
+
+
+def normal(name: str) -> str:
+    """Return a name with each accented letter as one character: keyboards and disks differ in how they write them."""
+    return unicodedata.normalize("NFC", name)
 
 
 @lru_cache(maxsize=2**16)

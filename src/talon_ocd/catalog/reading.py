@@ -108,7 +108,7 @@ class CatalogReader:
         _demand_limit(limit)
         with self._reading:
             self._facts.refresh()
-            chosen = np.flatnonzero(self._facts.in_state(state, self._facts.ends()))
+            chosen = np.flatnonzero(self._facts.in_states(self._facts.ends())[state])
             if wanted := query.strip().casefold():
                 texts = self._facts.search_texts()
                 chosen = np.array([category for category in chosen.tolist() if wanted in texts[category]], np.int64)
@@ -120,8 +120,8 @@ class CatalogReader:
         """Return how many categories there are in each state that ``list`` takes."""
         with self._reading:
             self._facts.refresh()
-            ends = self._facts.ends()
-            return {state: int(self._facts.in_state(state, ends).sum()) for state in STATES}
+            states = self._facts.in_states(self._facts.ends())
+            return {state: int(chosen.sum()) for state, chosen in states.items()}
 
     # Images
 
