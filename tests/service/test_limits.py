@@ -74,6 +74,22 @@ def test_slow_bodies_are_refused(small: Running) -> None:
     assert drip.startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_head_that_never_ends_is_not_waited_for(small: Running) -> None:
+    for beginning in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
+        with socket.create_connection(("127.0.0.1", small.port), timeout=WAIT) as connection:
+            connection.sendall(beginning)
+            assert connection.recv(100) == b""
+
+
+def test_a_second_head_that_never_ends_is_not_waited_for(small: Running) -> None:
+    with socket.create_connection(("127.0.0.1", small.port), timeout=WAIT) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n")
+        while connection.recv(10_000):  # the rest of the first answer, and then the end
+            pass
+
+
 def test_a_client_that_leaves_in_the_middle_does_no_harm(small: Running) -> None:
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", small.port)) as connection:

@@ -58,7 +58,7 @@ class Decider:
     async def _first(self, items: Sequence[ImageItem], key: str, digest: str) -> Answers:
         """Answer what was not answered before; a batch may have been interrupted between two commits."""
         requests = [Request(f"{key} {at}", digest) for at in range(len(items))]  # a key of clients has no space
-        before = await run_in_threadpool(self._before, requests)
+        before = self._before(requests) if len(requests) == 1 else await run_in_threadpool(self._before, requests)
         fresh = [at for at, outcome in enumerate(before) if outcome is None]
         if not fresh:
             return Answers([outcome for outcome in before if outcome is not None], True)

@@ -18,8 +18,8 @@ from talon_ocd.service.service import Service
 T = TypeVar("T")
 
 
-def service_of(request: Request) -> Service:
-    """Return the service that a request belongs to."""
+async def service_of(request: Request) -> Service:
+    """Return the service that a request belongs to; a coroutine, because others are called in a thread."""
     service: Service = request.app.state.service
     return service
 

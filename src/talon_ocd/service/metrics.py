@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import Scope
@@ -40,6 +40,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._decisions = self._counter("decisions", "Images answered and learned, by verdict.", "verdict")
         self._rejected = self._counter("rejected_requests", "Requests refused, by HTTP status.", "status")
         self._requests = self._histogram("request_seconds", "Time of a request, by route.", "method", "route")

@@ -12,6 +12,7 @@ import uvicorn
 
 from talon_ocd.errors import ConfigError
 from talon_ocd.service.app import create_app
+from talon_ocd.service.connection import protocol_for
 from talon_ocd.service.service import Service
 from talon_ocd.service.settings import ServiceSettings
 
@@ -52,7 +53,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(service),
-                http="h11",
+                http=protocol_for(settings.body_seconds),
                 ws="none",
                 lifespan="on",
                 log_level=log_level,

@@ -35,7 +35,7 @@ class ServiceSettings:
     max_batch: int = 64
     """Images of one ``decide:batch``."""
     body_seconds: float = 30.0
-    """Time in which the body of a request has to arrive."""
+    """Time in which the head of a request has to arrive, and then its body."""
     request_seconds: float = 60.0
     """Time in which an image that has arrived has to be answered."""
     stop_seconds: float = 30.0

@@ -15,6 +15,8 @@ from talon_ocd.service.problems import Problem
 LONGEST_SOURCE = 200
 """Characters that are kept of what a client calls an image."""
 NAMELESS = "upload"
+LARGE = 500_000
+"""Bytes that take longer to digest than a thread takes to begin."""
 FORM = "multipart/form-data"
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Kinds of characters that do something instead of being something."""
@@ -79,4 +81,6 @@ def _parts(values: Sequence[UploadFile | str]) -> list[UploadFile]:
 
 
 async def _item(data: bytes, name: str | None) -> ImageItem:
-    return await run_in_threadpool(memory_item, data, clean_source(name))
+    """Return an image with its digest; that of a large one is made in a thread, so that others need not wait."""
+    source = clean_source(name)
+    return memory_item(data, source) if len(data) < LARGE else await run_in_threadpool(memory_item, data, source)
