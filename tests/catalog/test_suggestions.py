@@ -87,6 +87,24 @@ def test_few_kept_pairs_give_the_same_ones(crowd: Journal, monkeypatch: pytest.M
     agree(suggested(catalog, 5), slowly(crowd, catalog)[:5])
 
 
+def test_a_pair_has_the_same_score_however_it_was_worked_out(crowd: Journal) -> None:
+    catalog = Catalog(crowd)
+    before = suggested(catalog)
+    catalog.refuse(*before[0][:2])
+    assert suggested(catalog) == before[1:] == suggested(Catalog(crowd))
+    catalog.undo()
+    assert suggested(catalog) == before
+
+
+def test_many_merged_parts_do_not_hide_other_pairs(crowd: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "KEPT", 200)
+    catalog = Catalog(crowd)
+    catalog.merge([14, 26, 38], into=2)
+    catalog.merge([15, 27, 39], into=3)
+    for limit in (1, 2, 5, 1000):
+        agree(suggested(catalog, limit), slowly(crowd, catalog)[:limit])
+
+
 def test_the_one_that_a_merge_would_keep_comes_first(crowd: Journal) -> None:
     catalog = Catalog(crowd)
     catalog.rename(38, "robin")

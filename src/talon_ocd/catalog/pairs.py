@@ -6,7 +6,7 @@ changed. Kept are the best pairs; every pair that is not kept is known to be no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,9 +139,22 @@ class NearestPairs:
             self._floor = float(self._scores.min())
 
     def _lifted(self, standing: Standing, limit: int) -> list[Pair]:
-        order = np.lexsort((self._second, self._first, -self._scores))
-        columns = (self._first[order], self._second[order], self._scores[order])
-        return worth_asking(zip(*(column.tolist() for column in columns), strict=True), standing, limit)
+        """Return the kept pairs as people may be asked about them."""
+        found = worth_asking(self._once_more(4 * limit), standing, limit)
+        if len(found) == limit or len(self._scores) <= 4 * limit:
+            return found
+        return worth_asking(self._once_more(KEPT), standing, limit)  # the best were parts of the same few
+
+    def _once_more(self, most: int) -> Iterator[Pair]:
+        """Yield the best kept pairs, each with the score that it always has.
+
+        A product of matrices rounds by its shape, so that the cosines are taken once more, one by one.
+        """
+        best = np.lexsort((self._second, self._first, -self._scores))[:most]
+        low, high = np.minimum(self._first, self._second)[best], np.maximum(self._first, self._second)[best]
+        scores = np.einsum("nd,nd->n", self._centres.rows[low], self._centres.rows[high])
+        order = np.lexsort((high, low, -scores))
+        return zip(low[order].tolist(), high[order].tolist(), scores[order].tolist(), strict=True)
 
 
 def worth_asking(pairs: Iterable[Pair], standing: Standing, limit: int) -> list[Pair]:
