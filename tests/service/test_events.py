@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from talon_ocd import Talon
+from talon_ocd.durable import Draft
 from talon_ocd.service import routes_stream
 from talon_ocd.service.events import BACKLOG, Broadcaster, message
 from talon_ocd.service.problems import Problem
 from tests.service.listening import listening
-from tests.service.running import TOKEN, digits, running
+from tests.service.running import TOKEN, WAIT, digits, running
 
 
 def test_listeners_hear_what_happens(fitted: Talon, folder: Path) -> None:
@@ -126,3 +127,15 @@ def test_nothing_comes_twice() -> None:
 
     numbers = [content.split(b"\n")[0] for content in asyncio.run(story())]
     assert numbers == [b"retry: 2000", b"id: 2", b"id: 3"]
+
+
+def test_events_of_the_guard_are_told_whatever_they_measured(fitted: Talon, folder: Path) -> None:
+    with running(fitted, folder) as service, listening(service.port) as listener:
+        assert listener.next("status") is not None
+        journal, facts = service.service.journal, {"reason": "no features", "values": {"accuracy": float("nan")}}
+        event = journal.append(Draft("guard", None, facts), 0)
+        service.service.worker.call(lambda: service.service.announce(event)).result(WAIT)
+        news = listener.next("ledger")
+        assert news is not None and news.data["data"] == {"reason": "no features", "values": {"accuracy": None}}
+        shown = service.client().get("/v1/history?everything=true").json["items"][0]
+        assert shown == news.data and "no features" in shown["summary"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -23,6 +24,8 @@ from talon_ocd.service.settings import ServiceSettings
 from talon_ocd.service.views import Views
 from talon_ocd.service.worker import Worker
 from talon_ocd.talon import Talon
+
+_log = logging.getLogger("talon_ocd.service")
 
 
 class Service:
@@ -103,8 +106,12 @@ class Service:
         if event.seq <= self._announced:  # a change that changed nothing gives the earlier event back
             return
         self._announced = event.seq
-        if len(self.broadcaster):
+        if not len(self.broadcaster):
+            return
+        try:
             self.broadcaster.publish(message("ledger", self.views.event(event).model_dump(mode="json"), event.seq))
+        except Exception:  # it is on the disk: that somebody did not hear of it must not stop the stream
+            _log.exception("an event could not be told")
 
     def status(self) -> schemas.Status:
         """Return how the stream is."""

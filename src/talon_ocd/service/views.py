@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any
 
 from talon_ocd import catalog as catalogs
@@ -142,6 +143,12 @@ class Views:
         return self._catalog.resolve(home) if home >= 0 else -1
 
 
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 def image_url(index: int | None) -> str | None:
     """Return where an image is."""
     return None if index is None else f"/v1/images/{index}"
@@ -153,8 +160,8 @@ def thumbnail_url(index: int | None) -> str | None:
 
 
 def _short(data: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the moves of an event, which may be thousands; some of their images stay."""
+    """Leave out the moves of an event, which may be thousands; some of their images stay. JSON has no NaN."""
     if "moves" not in data:
-        return data
+        return {key: _finite(value) for key, value in data.items()}
     images = [move[0] for move in data["moves"][:SHOWN_IMAGES]]
     return {**{key: value for key, value in data.items() if key != "moves"}, "images": images}

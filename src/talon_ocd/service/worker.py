@@ -265,7 +265,8 @@ class Worker:
             except BaseException as error:
                 self._failed = self._failed or learn
                 for job in jobs:
-                    job.answers.set_exception(error)
+                    if not job.answers.done():
+                        job.answers.set_exception(error)
 
     def _observe(self, jobs: Sequence[_Job], hidden: Tensor) -> list[Outcome]:
         """Answer and learn, all in one commit unless an adaptation comes between."""
