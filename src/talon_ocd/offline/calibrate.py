@@ -6,7 +6,7 @@ Some known classes are held out of training altogether and play the part of new 
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
 nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. The offset is the one at
-which a tenth more categories are found than there are. Nothing but the labelled set is looked at, and the number of new
+which as many categories are found as there are. Nothing but the labelled set is looked at, and the number of new
 classes is never used.
 """
 
@@ -33,9 +33,9 @@ from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
-AIM, RIGHT = 1.1, 0.01
-"""Categories found over present that a rehearsal aims at; logarithm of it up to which their number counts as right."""
-OFFSETS = (-12.0, -9.0, -7.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0)
+RIGHT = 0.01
+"""Logarithm of categories found over present up to which their number counts as right."""
+OFFSETS = (-24.0, -18.0, -14.0, -11.0, -8.0, -5.5, -3.0, -0.5, 2.0, 5.0)
 """Offsets of the evidence rule that are rehearsed, in nats."""
 
 Indices = npt.NDArray[np.int64]
@@ -183,22 +183,21 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def balanced(trials: Sequence[Trial]) -> Trial:
-    """Return, between the trials, the offset at which a tenth more categories are found than there are.
+    """Return, between the trials, the offset at which as many categories are found as there are.
 
-    The number of categories rises steadily with the offset, where accuracy is noisy; a class that is split costs less
-    than one that is never found. If the number is right at several offsets, as it is when classes lie far apart, their
-    middle keeps clear of both edges. Between lengths of training, accuracy at that offset decides.
+    The number of categories rises steadily with the offset, where accuracy is noisy. If the number is right at several
+    offsets, as it is when classes lie far apart, their middle keeps clear of both edges. Between lengths of training,
+    accuracy at that offset decides.
     """
     chosen = []
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
-        aim = 0.0 if np.count_nonzero(np.abs(logs) < RIGHT) > 1 else log(AIM)
         logs = np.where(np.abs(logs) < RIGHT, 0.0, logs)
-        steps = np.arange(len(own)) * 1e-9  # np.interp wants a rise: the aim is met at the first equal, or the last
+        steps = np.arange(len(own)) * 1e-9  # np.interp wants a rise: zero is met at the first equal, or the last
         edges = (logs + steps, logs + steps - steps[-1])
         values = {
-            name: float(np.mean([np.interp(aim, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
+            name: float(np.mean([np.interp(0.0, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
             for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         }
         chosen.append(Trial(epochs, **values))

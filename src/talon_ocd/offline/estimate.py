@@ -65,7 +65,7 @@ def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Eviden
     counts = np.bincount(classes).astype(np.float64)
     sums = np.zeros((len(counts), size))
     np.add.at(sums, classes, coordinates)
-    return Evidence(model, counts, sums, 0.0 if config.offset == "auto" else config.offset)
+    return Evidence(model, counts, sums, 0.0 if config.offset == "auto" else config.offset, config.temperature)
 
 
 def discriminant_basis(features: Floats, labels: Ints, config: EvidenceConfig) -> Basis:
@@ -167,6 +167,7 @@ def support(evidence: Evidence, labels: Tensor) -> dict[str, Any]:
         "psi_largest": float(model.psi.max()),
         "psi_uncertainty": uncertainty,
         "offset": evidence.offset,
+        "temperature": evidence.temperature,
         "warnings": warnings,
     }
 
