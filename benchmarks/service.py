@@ -1,6 +1,6 @@
 """Load a service from a second process: is anything lost or doubled, and how fast is it beside `talon discover`?
 
-    python benchmarks/service.py --model runs/pets --data photos/incoming --clients 16 --seconds 60
+    python benchmarks/service.py --model runs/pets --data photos/incoming --seconds 60
 
 Both answer the same images on the same machine in the same run: discover, service, discover. Clients send one image a
 request over connections that stay open, each with an Idempotency-Key; some send it again, as after a lost answer.
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", "-m", type=Path, required=True, help="folder that `talon fit` wrote")
     parser.add_argument("--data", type=Path, required=True, help="images, any source of `talon discover` with files")
-    parser.add_argument("--clients", type=int, default=16, help="connections that send all the time")
+    parser.add_argument("--clients", type=int, default=32, help="connections that send all the time")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--images", type=int, default=1000, help="images of the data that are used, over and over")
     parser.add_argument("--adapt", help="passed on: prototypes,encoder ...")
