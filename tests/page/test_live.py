@@ -1,12 +1,16 @@
 """Images that come while somebody looks; images that somebody brings."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from tests import tiny
-from tests.images.pictures import encoded
+import pytest
+
+from talon_ocd import Talon
 from tests.page.browsing import Page
-from tests.service.running import digits
+from tests.service.running import Running, digits, running
+
+SEEN = 12
 
 DROP = """
 const done = arguments[arguments.length - 1];
@@ -20,22 +24,28 @@ fetch(arguments[0]).then((answer) => answer.blob()).then((blob) => {
 """
 
 
+@pytest.fixture
+def served(fitted: Talon, tmp_path: Path) -> Iterator[Running]:
+    """A stream that has seen so few images that some of the next ones are new to it."""
+    with running(fitted, tmp_path / "stream") as service:
+        assert service.client().batch(digits(SEEN)).status == 200
+        yield service
+
+
 def founder(page: Page) -> bytes:
     """Return an image that would found a category."""
-    for label in "789":
-        for item in tiny.part(0, 30, (label,)):
-            image = encoded(item.load().rotate(90))
-            if page.api.decide(image, "?learn=false").json["verdict"] == "new":
-                return image
+    for image in digits(60)[SEEN:]:
+        if page.api.decide(image, "?learn=false").json["verdict"] == "new":
+            return image
     raise AssertionError("no image of the pool is new to the stream")
 
 
 def test_counts_and_new_categories_arrive_live(page: Page) -> None:
     before = page.names()
-    answer = page.api.decide(digits(41)[40]).json
+    answer = page.api.decide(digits(60)[SEEN]).json
     count = page.api.get(f"/v1/categories/{answer['resolved']}").json["count"]
     page.until(lambda: f"{count} image" in page.card(answer["name"]).text)
-    page.see("#status-text", "41 images")
+    page.see("#status-text", f"{SEEN + 1} images")
     created = page.api.decide(founder(page)).json
     card = page.card(created["name"])
     assert "tentative" in card.text
@@ -68,7 +78,7 @@ def test_what_another_person_does_arrives_live(page: Page) -> None:
 
 def test_upload_explains_the_decision_and_learns_only_if_told(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "a <b>digit.png"
-    file.write_bytes(digits(41)[40])
+    file.write_bytes(digits(60)[SEEN])
     expected = page.api.decide(file.read_bytes(), f"?learn=false&source={quote(file.name)}").json
     page.open("#/try", ".drop-target")
     page.driver.find_element("id", "chooser").send_keys(str(file))
@@ -78,17 +88,17 @@ def test_upload_explains_the_decision_and_learns_only_if_told(page: Page, tmp_pa
     assert file.name in article.text
     nearest = article.find_elements("css selector", ".nearest .strip")
     assert len(nearest) == 2
-    assert page.api.get("/v1/status").json["answered"] == 40
+    assert page.api.get("/v1/status").json["answered"] == SEEN
     page.click("label.switch", "Learn from it")
     page.driver.find_element("id", "chooser").send_keys(str(file))
     page.until(lambda: len(page.all(".decision")) == 2)
-    assert page.api.get("/v1/status").json["answered"] == 41
+    assert page.api.get("/v1/status").json["answered"] == SEEN + 1
 
 
 def test_an_image_may_be_dropped_anywhere(page: Page) -> None:
     page.driver.execute_async_script(DROP, f"{page.base}/v1/images/0/thumbnail")
     page.see("#view-try .decision", "dropped.jpg")
-    assert page.api.get("/v1/status").json["answered"] == 40
+    assert page.api.get("/v1/status").json["answered"] == SEEN
 
 
 def test_a_file_that_is_no_image_is_refused_kindly(page: Page, tmp_path: Path) -> None:

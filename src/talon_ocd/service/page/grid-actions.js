@@ -9,8 +9,8 @@ import { clearSelection, isSelected, select, selectedIds } from "./selection.js"
 
 let anchor = null; // where a range of selected cards begins
 
-/** `cards` is the grid's map from ids to cards. */
-export function handleGrid(list, cards, search) {
+/** `cards` is the grid's map from ids to cards, `ids()` tells all in their order. */
+export function handleGrid(list, cards, ids, search) {
   const cardAt = (target) => cards.get(Number(target.closest?.("li.card")?.dataset.id));
 
   list.addEventListener("click", (event) => {
@@ -33,8 +33,8 @@ export function handleGrid(list, cards, search) {
   function pick(event, card) {
     if (!(event.target instanceof HTMLInputElement)) return; // the label passes its click on to the box
     const { id } = card.category;
-    const ids = event.shiftKey && anchor !== null ? between(list, anchor, id) : [id];
-    select(ids, event.target.checked);
+    const range = event.shiftKey && anchor !== null ? between(ids(), anchor, id) : [id];
+    select(range, event.target.checked);
     anchor = id;
   }
 
@@ -68,8 +68,7 @@ function putAway({ category }) {
 }
 
 /** Ids of the cards from one to the other, as they stand. */
-function between(list, first, last) {
-  const ids = [...list.querySelectorAll("li.card")].map((element) => Number(element.dataset.id));
+function between(ids, first, last) {
   const [from, to] = [ids.indexOf(first), ids.indexOf(last)].sort((a, b) => a - b);
   return ids.slice(Math.max(from, 0), to + 1);
 }

@@ -6,22 +6,25 @@ import { $, fill, h, prefersStill } from "./dom.js";
 import { comesBefore, createFilters, filter, fits, isShown } from "./filters.js";
 import { handleGrid } from "./grid-actions.js";
 import { createNews } from "./news.js";
-import { rove } from "./roving.js";
+import { placeAfter, rove } from "./roving.js";
 import { addView, currentView } from "./router.js";
 import { isSelected, select, selectedIds, showSelection } from "./selection.js";
 import { empty, failed } from "./states.js";
-import { on, remember, statusNow, touchedBy } from "./store.js";
+import { categoryOf, on, remember, statusNow, touchedBy } from "./store.js";
 import { complain } from "./toast.js";
+import { createWindow } from "./window.js";
 
 const PAGE = 60;
 const MOST_REFRESHED = 200;
 const MINUTE = 60000;
 
-const cards = new Map(); // by id, those in the grid
+const cards = new Map(); // by id, those that are elements now
+const fresh = new Set(); // ids that have just arrived
 const list = h("ul.cards", { "aria-label": "Categories" });
 const sentinel = h("div.sentinel");
 const news = createNews(openNews);
 const note = h("div");
+const view = createWindow(list, make, (id) => cards.delete(id));
 let filters;
 let roving;
 let next = null;
@@ -43,7 +46,7 @@ async function request(limit, cursor) {
 
 /** Show the first page anew: another filter, or the first time. */
 async function reload() {
-  cards.clear();
+  view.set([]);
   news.clear();
   fill(note);
   fill(list, skeletons(12));
@@ -64,26 +67,40 @@ async function reload() {
 }
 
 function take(page) {
-  const fresh = page.items.filter((category) => isShown(remember(category)) && !cards.has(category.id));
-  list.append(...fresh.map(add));
+  const have = new Set(view.ids());
+  const further = page.items.filter((category) => isShown(remember(category)) && !have.has(category.id));
   next = page.next;
+  show([...view.ids(), ...further.map(({ id }) => id)]);
   setTotal(totalOf(page));
-  roving.reset();
   watchEnd();
+}
+
+/** Show these categories, in this order; a card that has the focus keeps it. */
+function show(ids) {
+  const focused = focusedId();
+  view.set(ids);
+  roving.reset();
+  if (focused !== null && focusedId() === null) cards.get(focused)?.open.focus({ preventScroll: true });
+}
+
+function focusedId() {
+  const id = list.contains(document.activeElement) && document.activeElement.closest("li.card")?.dataset.id;
+  return id ? Number(id) : null;
 }
 
 /** How many there are: the API's "all" counts what is merged, hidden or retired as well. */
 function totalOf(page) {
   if (filter.state !== "all") return page.total;
-  if (page.next === null) return cards.size;
+  if (page.next === null) return view.ids().length;
   const totals = statusNow()?.totals;
   return totals && !filter.q ? totals.known + totals.discovered : page.total;
 }
 
-function add(category) {
-  const card = createCard(category);
-  cards.set(category.id, card);
-  card.tick.checked = isSelected(category.id);
+function make(id) {
+  const card = createCard(categoryOf(id));
+  cards.set(id, card);
+  card.tick.checked = isSelected(id);
+  card.element.classList.toggle("fresh", fresh.delete(id));
   return card.element;
 }
 
@@ -99,26 +116,20 @@ async function more() {
 /** After an edit: bring what is loaded into the order and state that the service has now, keeping the cards. */
 async function refresh(edit) {
   if (!loaded) return;
-  const limit = Math.min(Math.max(cards.size, PAGE), MOST_REFRESHED);
-  const rest = cards.size > limit;
+  const loadedIds = view.ids();
+  const limit = Math.min(Math.max(loadedIds.length, PAGE), MOST_REFRESHED);
+  const whole = loadedIds.length <= limit;
   try {
     const page = await request(limit);
     news.clear();
-    const shown = page.items.filter(isShown);
-    const wanted = shown.map(({ id }) => id);
-    for (const category of page.items) remember(category);
-    for (const category of shown) {
-      if (!cards.has(category.id)) add(category);
-      else cards.get(category.id).update(category);
-    }
-    arrange(wanted);
-    if (!rest) {
-      for (const id of [...cards.keys()]) if (!wanted.includes(id)) drop(id);
-      next = page.next;
-    } else if (edit) await recheck([edit.event, edit.undone], wanted);
+    const wanted = new Set(page.items.filter((category) => isShown(remember(category))).map(({ id }) => id));
+    for (const id of wanted) cards.get(id)?.update(categoryOf(id));
+    if (whole) next = page.next;
+    drop((id) => whole && !wanted.has(id));
+    show([...wanted, ...view.ids().filter((id) => !wanted.has(id))]);
+    if (!whole && edit) await recheck([edit.event, edit.undone], wanted);
     setTotal(totalOf(page));
     watchEnd();
-    roving.reset();
   } catch (problem) {
     complain(problem);
   }
@@ -127,61 +138,54 @@ async function refresh(edit) {
 /** Further down than is refreshed: look only at what the edit was about. */
 async function recheck(events, done) {
   const ids = new Set(events.filter(Boolean).flatMap(touchedBy));
-  for (const id of [...ids].filter((one) => !done.includes(one))) {
+  for (const id of [...ids].filter((one) => !done.has(one))) {
     const category = remember(await getCategory(id));
-    if (cards.has(id) && !isShown(category)) drop(id);
-    else arrive(category);
+    if (isShown(category)) arrive(category);
+    else drop((one) => one === id);
   }
 }
 
-/** Put the cards of these ids first, in this order, moving as few elements as possible. */
-function arrange(ids) {
-  let place = list.firstElementChild;
-  for (const id of ids) {
-    const { element } = cards.get(id);
-    if (element === place) place = place.nextElementSibling;
-    else list.insertBefore(element, place);
-  }
-}
-
-function drop(id) {
-  const card = cards.get(id);
-  if (!card) return;
-  const hadFocus = card.element.contains(document.activeElement);
-  const neighbour = card.element.nextElementSibling ?? card.element.previousElementSibling;
-  card.element.remove();
-  cards.delete(id);
-  if (isSelected(id)) select([id], false);
-  roving.reset();
-  if (hadFocus) neighbour?.querySelector("a.open")?.focus();
+/** Take cards away; the focus goes to the neighbour. */
+function drop(gone) {
+  const lost = view.ids().filter(gone);
+  if (!lost.length) return;
+  const focused = focusedId();
+  const place = view.ids().indexOf(focused);
+  select(lost.filter(isSelected), false);
+  show(view.ids().filter((id) => !gone(id)));
+  const heir = view.ids()[Math.min(place, view.ids().length - 1)];
+  if (lost.includes(focused) && heir !== undefined) view.reveal(heir).querySelector("a.open").focus();
 }
 
 function setTotal(number) {
   total = Math.max(number, 0);
   filters.setTotal(total);
-  const bare = [...cards.values()].every(({ category }) => category.count === 0) && !isFiltered();
+  const bare = !isFiltered() && view.ids().every((id) => categoryOf(id).count === 0);
   fill(note, ((total === 0 && !news.waiting().length) || bare) && emptiness());
 }
 
 /** A category that people or the stream have made or changed. */
 function arrive(category) {
-  const card = cards.get(category.id);
-  if (card && fits(category)) card.update(category);
-  else if (card) leave(card, category);
-  else if (fits(category) && loaded && belongsHere(category)) welcome(category);
+  if (!loaded) return;
+  if (!view.ids().includes(category.id)) {
+    if (fits(category) && belongsHere(category)) welcome(category);
+  } else if (isShown(category)) cards.get(category.id)?.update(category);
+  else leave(category);
 }
 
 /** Whether its place is in what is loaded; what belongs further down comes as one scrolls. */
 function belongsHere(category) {
-  const last = cards.get(Number(list.lastElementChild?.dataset.id));
-  return next === null || !last || comesBefore(category, last.category);
+  const last = categoryOf(view.ids().at(-1));
+  return next === null || !last || comesBefore(category, last);
 }
 
 /** It no longer belongs here: it says so, and goes with the next refresh if it is looked at right now. */
-function leave(card, category) {
-  if (isShown(card.category)) setTotal(total - 1);
-  if (isLookedAt()) card.update(category);
-  else drop(category.id);
+function leave(category) {
+  if (!isLookedAt()) drop((id) => id === category.id);
+  else if (cards.has(category.id)) {
+    cards.get(category.id).update(category);
+    news.disturb();
+  }
 }
 
 /** Let a newcomer in at once if that disturbs nobody; the orders by name and size have no place for it at the top. */
@@ -206,15 +210,12 @@ function disturb(event) {
 }
 
 function letIn() {
-  const fresh = news.waiting().filter(({ id }) => !cards.has(id));
+  const have = new Set(view.ids());
+  const ids = news.waiting().map(({ id }) => id).filter((id) => !have.has(id));
   news.clear();
-  for (const category of fresh) {
-    const element = add(category);
-    element.classList.add("fresh");
-    list.prepend(element);
-  }
-  setTotal(total + fresh.length);
-  roving.reset();
+  ids.forEach((id) => fresh.add(id));
+  show([...ids.reverse(), ...view.ids()]);
+  setTotal(total + ids.length);
 }
 
 function openNews() {
@@ -245,16 +246,23 @@ let observer = null;
 /** Ask for the next page when the end comes near. An observer tells once, so it is started anew after each page. */
 function watchEnd() {
   observer?.disconnect();
-  observer = new IntersectionObserver((entries) => entries[0].isIntersecting && more(), { rootMargin: "900px" });
+  observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && more(), { rootMargin: "900px" });
   observer.observe(sentinel);
+}
+
+/** The card so many steps further, which may have to be made first. */
+function neighbour(element, step) {
+  const ids = view.ids();
+  const place = placeAfter(ids.indexOf(Number(element.dataset.id)), step, ids.length);
+  return view.reveal(ids[place]);
 }
 
 export function startGrid() {
   filters = createFilters(reload);
-  roving = rove(list, "li.card", "a.open", more);
-  handleGrid(list, cards, filters.search);
+  roving = rove(list, "li.card", "a.open", neighbour);
+  handleGrid(list, cards, view.ids, filters.search);
   fill($("view-categories"), filters.element, news.element, list, note, sentinel);
-  on("category", (category) => (fits(category) ? cards.get(category.id)?.update(category) : arrive(category)));
+  on("category", (category) => view.ids().includes(category.id) && arrive(category));
   on("arrival", arrive);
   on("arrivals-beyond", news.addUnseen);
   on("ledger", disturb);
@@ -268,6 +276,7 @@ export function startGrid() {
   addView("categories", {
     show(_, address) {
       if (filters.read(address) || !loaded) reload();
+      else view.update();
       showSelection();
     },
     hide: () => queueMicrotask(showSelection),

@@ -26,8 +26,11 @@ export function createMembers(category) {
   let next = null;
   let loading = false;
   let anchor = null;
-  const roving = rove(list, "li.tile", "button.picture", () => more());
-  const observer = new IntersectionObserver((entries) => entries[0].isIntersecting && more(), { rootMargin: "700px" });
+  const roving = rove(list, "li.tile", "button.picture");
+  const observer = new IntersectionObserver(
+    (entries) => entries.at(-1).isIntersecting && more(),
+    { rootMargin: "700px" },
+  );
 
   async function load(cursor, limit = PAGE) {
     loading = true;

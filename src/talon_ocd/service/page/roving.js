@@ -2,11 +2,10 @@
 
 /**
  * `item` selects the items of the container, `target` what takes the focus inside one. Controls inside the present item
- * can be reached by Tab, those of the others can't. Returns {reset(), items()}.
+ * can be reached by Tab, those of the others can't. `neighbour(element, step)` finds the item so many steps further.
  */
-export function rove(container, item, target, nearEnd = () => {}) {
+export function rove(container, item, target, neighbour = neighbourIn(container, item)) {
   let present = null;
-  const items = () => [...container.querySelectorAll(item)];
 
   function makePresent(element) {
     if (present && present !== element) setTabs(present, -1);
@@ -22,11 +21,7 @@ export function rove(container, item, target, nearEnd = () => {}) {
     const step = stepOf(event.key, columnsOf(container));
     if (step === null || !event.target.matches(target) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    const all = items();
-    const place = all.indexOf(event.target.closest(item));
-    const next = Math.min(Math.max(place + step, 0), all.length - 1);
-    if (next >= all.length - 2 * columnsOf(container)) nearEnd();
-    const focus = all[next]?.querySelector(target);
+    const focus = neighbour(event.target.closest(item), step)?.querySelector(target);
     focus?.focus({ preventScroll: true });
     focus?.scrollIntoView({ block: "nearest" });
   }
@@ -37,12 +32,21 @@ export function rove(container, item, target, nearEnd = () => {}) {
     if (element) makePresent(element);
   });
   return {
-    items,
     /** After the items have changed: keep the tab stop, or put it on the first. */
     reset() {
       if (!present?.isConnected) makePresent(container.querySelector(item));
     },
     isFocused: () => container.contains(document.activeElement),
+  };
+}
+
+/** The place so many steps from another one, inside of a list. */
+export const placeAfter = (place, step, length) => Math.min(Math.max(place + step, 0), length - 1);
+
+function neighbourIn(container, item) {
+  return (element, step) => {
+    const all = [...container.querySelectorAll(item)];
+    return all[placeAfter(all.indexOf(element), step, all.length)];
   };
 }
 
