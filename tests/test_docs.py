@@ -1,6 +1,7 @@
 """The documentation speaks of settings that exist, and of all of them."""
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from talon_ocd.config import TalonConfig
+from talon_ocd.config import GuardConfig, TalonConfig
 
 DOCS = Path(__file__).parent.parent / "docs"
 SECTIONS = ("offline", "online", "evidence", "calibration")
@@ -27,6 +28,13 @@ def test_every_setting_is_documented_and_every_documented_setting_exists() -> No
     files = {f"{part}.py" for part in SECTIONS} | {name for name in named if name.split(".")[1] in endings}
     assert named - files - settings() == set()
     assert settings() - named == set()
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
+def test_the_settings_of_the_guard_are_on_its_page_with_their_defaults() -> None:
+    text = (DOCS / "guard.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"\| `guard\.([a-z_]+)` \| ([a-z0-9.]+)[^|]* \|$", text, re.MULTILINE))
+    assert {name: json.loads(value) for name, value in shown.items()} == dataclasses.asdict(GuardConfig())
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="installed without the documentation")
