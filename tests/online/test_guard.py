@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,25 @@ def test_a_model_guards_the_streams_whose_encoder_learns(fitted: Talon) -> None:
     guarded = fitted.stream(adapt="prototypes,encoder")
     assert isinstance(guarded.guard, Guard) and guarded.guard is not fitted.stream(adapt="encoder").guard
     assert fitted.stream(threshold=0.8, adapt="encoder").guard is not None
+
+
+def test_a_stream_with_a_folder_writes_every_verdict_once_and_goes_on_with_the_pause(
+    fitted: Talon, tmp_path: Path
+) -> None:
+    rough = {"encoder_lr": HARMFUL, "encoder_scope": "head", "adapt_every": 16}
+    talon = Talon(fitted.backbone, fitted.config.override(**rough, most_new=1.0, patience=2, pause=2))
+    talon.names, talon.evidence, talon.probe = fitted.names, fitted.evidence, fitted.probe
+    talon._memory, talon._threshold = fitted.memory, fitted.threshold
+    images, answers = tiny.incoming(), []
+    whole = talon.stream(adapt="prototypes,encoder")
+    expected = ids(whole.observe_many(images))
+    assert whole.guard is not None and whole.guard.rolled_back >= 1
+    for start in range(0, len(images), 23):
+        with talon.stream(tmp_path / "stream", adapt="prototypes,encoder") as stream:
+            answers += ids(stream.observe_many(images[start : start + 23]))
+            written = [event.data["reason"] for event in stream.journal.events(0, ("guard",))]
+    assert answers == expected
+    assert written == [event["reason"] for event in whole.guard.take_events()]
 
 
 def test_presets_of_the_paper_have_no_guard() -> None:
