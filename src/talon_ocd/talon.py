@@ -200,9 +200,12 @@ class Talon:
         return DurableStream(Path(folder), identity, purpose=purpose, **parts)
 
     def fingerprint(self) -> str:
-        """Return a digest of all that answers follow from: encoder, prototypes, evidence."""
+        """Return a digest of all that answers follow from: encoder, prototypes, evidence, probe, names, settings."""
         evidence = {} if self.evidence is None else self.evidence.state_dict()
-        return fingerprint(self.backbone.state_dict(), self.memory.state_dict(), evidence)
+        probe = {} if self.probe is None else self.probe.state_dict()
+        settings = self.config.to_dict()
+        facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}
+        return fingerprint(facts, self.backbone.state_dict(), self.memory.state_dict(), evidence, probe)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""

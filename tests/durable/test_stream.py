@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -10,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from talon_ocd import Talon
-from talon_ocd.durable import Draft, DurableStream, Event, Journal, Request
+from talon_ocd import Catalog, Talon
+from talon_ocd.durable import Draft, DurableStream, Event, Journal, Keep, Request
 from talon_ocd.durable import stream as durable_stream
-from talon_ocd.errors import ImageError, StorageError, StreamError, StreamInUseError
+from talon_ocd.durable.tidy import tidy
+from talon_ocd.errors import CatalogError, ImageError, StorageError, StreamError, StreamInUseError
 from talon_ocd.images import ImageItem, memory_item
 from talon_ocd.online import Bounds
 from tests import tiny
@@ -306,3 +309,125 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StreamError, match="format version 77"):
         fitted().stream(tmp_path)
+
+
+def test_old_snapshots_are_kept_the_sparser_the_older(tmp_path: Path) -> None:
+    with fitted().stream(tmp_path) as stream:
+        for answered in range(0, 6400, 64):
+            stream.snapshots.take({"x": torch.zeros(1)}, answered, 0)
+            stream.snapshots.thin()
+        ages = [(6336 - snapshot.answered) // 64 for snapshot in stream.snapshots.all()]
+        assert ages[:4] == [0, 1, 2, 3]
+        assert 50 < max(ages) <= 99
+        assert len(ages) < 12
+        stream.snapshots.thin()
+
+
+def test_readers_end_with_their_threads(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(2))
+        for _ in range(5):
+            thread = threading.Thread(target=lambda: stream.journal.query("SELECT 1"))
+            thread.start()
+            thread.join()
+        gc.collect()
+        assert len(stream.journal._readers) == 1
+
+
+def test_an_upload_is_kept_as_long_as_any_answer_needs_it(tmp_path: Path) -> None:
+    data = [item.load() for item in tiny.incoming(8)]
+    files = []
+    for number, picture in enumerate(data):
+        picture.save(tmp_path / f"{number}.png")
+        files.append((tmp_path / f"{number}.png").read_bytes())
+    with fitted().stream(tmp_path / "s") as stream:
+        stream.keep = Keep(features=3, thumbnails=3, originals=3, requests=3)
+        for file in (*files, files[1], files[2]):
+            stream.observe(file)
+        founders = {row["first_idx"] for row in stream.journal.query("SELECT first_idx FROM categories")}
+        tidy(stream.journal, stream.pictures, stream.answered, stream.keep)
+        kept = {index for index in range(10) if stream.pictures.original(index) is not None}
+        assert kept == {1, 2, 7, 8, 9} | (founders & set(range(10)))
+        assert {index for index in range(10) if stream.pictures.thumbnail(index)} == {7, 8, 9} | (founders - {None})
+        assert {index for index in range(10) if stream.journal.feature(index) is not None} >= {7, 8, 9}
+        orphan = tmp_path / "s" / "images" / "ab" / ("ab" * 32)
+        orphan.parent.mkdir(exist_ok=True)
+        orphan.write_bytes(b"nobody waited for it")
+    with fitted().stream(tmp_path / "s") as again:
+        assert not orphan.exists()
+        assert again.pictures.original(9) is not None
+
+
+def test_a_state_that_can_not_be_taken_over_is_passed_over(open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+    stream = open_stream()
+    ids(stream, tiny.incoming(40))
+    wanted = state(stream)
+    stream.snapshots.take({"nonsense": torch.zeros(1)}, 40, stream._event)
+    stream.journal.close()
+    with pytest.warns(UserWarning, match="damaged"), open_stream() as again:
+        assert same(state(again), wanted)
+
+
+def test_what_is_broken_off_is_done_anew(open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = open_stream()
+    ids(stream, tiny.incoming(20))
+    event = stream.journal.append(Draft("moved", 1, {"moves": [[3, 0, 1], [4, 0, 1]]}), stream.answered)
+    with monkeypatch.context() as patch:
+        calls: list[int] = []
+
+        def interrupted(*words: object) -> None:
+            calls.append(1)
+            if len(calls) > 1:
+                raise KeyboardInterrupt
+
+        patch.setattr(stream.discovery, "correct", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.apply(event)
+    assert stream.broken
+    stream.close()
+    with open_stream() as again:
+        assert int(again.memory.counts.sum()) == 20
+        assert again.answered == 20
+
+
+def test_corrections_survive_a_roll_back_and_undo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that a state never had can't be taken out of it."""
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+    items = tiny.incoming(80)
+    stream = fitted().stream(tmp_path)
+    ids(stream, items[:24])
+    catalog = Catalog(stream.journal, stream.apply)
+    early = stream.snapshots.all()[0].file
+    target = next(category for category in range(4) if catalog.get(category).count)
+    others = [index for index in range(24) if (told := stream.journal.decision(index)) and told.category != target]
+    moved = catalog.move(others, target)
+    stream.roll_back(early)
+    ids(stream, items[24:50])
+    catalog.undo(moved.seq)
+    ids(stream, items)
+    stream.second_thoughts()
+    wanted = state(stream)
+    stream.close()
+    with fitted().stream(tmp_path) as again:
+        assert same(state(again), wanted)
+
+
+def test_a_catalog_beside_an_open_stream_must_teach_it(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(4))
+        with pytest.raises(CatalogError, match="would not hear"):
+            Catalog(stream.journal).reject([1])
+        Catalog(stream.journal).rename(0, "a name is no lesson")
+        with pytest.raises(StreamError, match="observe_hidden"):
+            stream.place(torch.zeros(1))
+
+
+def test_damaged_pictures_are_put_aside(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(3))
+    (stream.folder / "pictures.sqlite").write_bytes(b"no database" * 500)
+    with pytest.warns(UserWarning, match="put aside"), open_stream() as again:
+        assert again.answered == 3
+        ids(again, tiny.incoming(5))
+        assert again.pictures.thumbnail(4) is not None

@@ -182,3 +182,23 @@ def test_going_back_keeps_answers_and_ids(kind: str) -> None:
     assert torch.equal(stream.memory.prototypes, alone.memory.prototypes)
     thoughts = stream.second_thoughts()
     assert thoughts is None or not thoughts.moves
+
+
+def test_one_rejected_image_does_not_undo_a_known_class() -> None:
+    stream = open_stream("cosine")
+    feature = clusters(4, 12, seed=5)[0][0]
+    stream.memory.count(torch.tensor([0]))
+    before = stream.memory.prototypes[0].clone()
+    stream.correct(0, feature, 0, None)
+    assert float(before @ stream.memory.prototypes[0]) > 0.99
+
+
+def test_a_category_that_lost_its_only_image_stays_where_it_was() -> None:
+    stream = open_stream("cosine")
+    feature = unit(torch.ones(1, D))[0]
+    founded = stream.observe(feature).category
+    before = stream.memory.prototypes[stream.memory.size - 1].clone()
+    stream.correct(0, feature.half().float(), founded, 0)
+    assert torch.equal(stream.memory.prototypes[stream.memory.size - 1], before)
+    stream.correct(0, feature, 0, founded)
+    assert torch.allclose(stream.memory.prototypes[stream.memory.size - 1], feature)

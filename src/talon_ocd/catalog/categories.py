@@ -179,6 +179,8 @@ class Catalog(CatalogReader):
     ) -> Event:
         """Append an event together with the homes that it changes; ``extra`` moves are for the learner alone."""
         self._demand_writable()
+        if (moves or extra) and self._learner is None and self.journal.learned_by_stream:
+            raise CatalogError("the open stream would not hear of this; use Catalog(stream.journal, stream.apply).")
         data = {**draft.data, **(note or {})}
         if moves or extra:
             data["moves"] = as_data((*extra, *moves))

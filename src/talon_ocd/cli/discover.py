@@ -122,6 +122,8 @@ def run_once(
             stopped = False
         except KeyboardInterrupt:  # the way to end a live stream: what was answered still gets its report
             stopped = True
+            if isinstance(online, DurableStream):
+                _add_untold(online, before + len(record.decisions), record, name, truth)
         facts = {**facts, **_facts(online, data, before, time.perf_counter() - started, len(record.decisions))}
         metrics = _metrics(truth, record, talon)
         title = "standard input" if lazy else display(Path(data).name or data)
@@ -140,6 +142,17 @@ def follow(online: DurableStream, folder: Path) -> None:
     for arrived in watch_folder(folder):
         for answer, _ in online.run_items(arrived, _tell_skip):
             typer.echo(line_of(replace(answer, name=name(answer))))
+
+
+def _add_untold(
+    online: DurableStream, first: int, record: Record, name: Callable[[Decision], str], truth: list[str | None]
+) -> None:
+    """Report what is in the journal although nobody was told: Ctrl-C came between the two."""
+    for index in range(first, online.journal.answered):
+        decision, item = online.journal.decision(index), online.pictures.item(index)
+        if decision is not None and item is not None:
+            record.add(replace(decision, name=name(decision)), item)
+            truth.append(None)
 
 
 def namer(online: DiscoveryStream) -> Callable[[Decision], str]:

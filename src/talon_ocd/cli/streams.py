@@ -40,7 +40,7 @@ def info(stream: StreamArgument) -> None:
         "answered": journal.answered,
         "skipped": skipped,
         "categories": f"{totals['known']} known, {totals['discovered']} discovered, {totals['retired']} retired",
-        "decides by": f"{rule.get('name')} ({rule.get('unit')}, threshold {rule.get('threshold'):g})",
+        "decides by": f"{rule.get('name')} ({rule.get('unit')}, threshold {rule.get('threshold', 0.0):g})",
         "settings": ", ".join(f"{name}={value}" for name, value in journal.meta("settings", {}).items()),
         "model": journal.meta("model") or "in memory",
         "snapshots": f"{len(snapshots)}, the newest after {snapshots[0].answered} answers" if snapshots else "none yet",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,9 +33,9 @@ class Identity:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def fingerprint(*states: Mapping[str, Tensor]) -> str:
-    """Return a digest of tensors with their names."""
-    digest = hashlib.sha256()
+def fingerprint(facts: Mapping[str, Any], *states: Mapping[str, Tensor]) -> str:
+    """Return a digest of plain data and of tensors with their names."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for state in states:
         for name in sorted(state):
             value = state[name].detach().cpu().contiguous()

@@ -9,6 +9,7 @@ import json
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,17 +101,19 @@ class Journal:
 
     Attributes:
         folder: where it is.
+        learned_by_stream: whether an open stream must hear of corrections.
     """
 
     def __init__(self, folder: Path, write: bool = False, purpose: str = "a program") -> None:
         self.folder = folder
+        self.learned_by_stream = False
         path = folder / JOURNAL
         if not write and not path.is_file():
             raise StreamError(f"{folder}: no stream here ({JOURNAL} is missing); give the folder of --stream.")
         self._lock = FolderLock(folder, purpose) if write else None
         self._writing = threading.RLock()
         self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
         self._connection: sqlite3.Connection | None = None
         if write:
             try:
@@ -128,9 +131,11 @@ class Journal:
     def close(self) -> None:
         """Close the file and let others write."""
         with self._writing:
-            for connection in (*self._readers, *((self._connection,) if self._connection else ())):
-                connection.close()
-            self._readers, self._connection = [], None
+            for reader in list(self._readers):
+                reader.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
@@ -191,6 +196,7 @@ class Journal:
                 "INSERT INTO requests VALUES (?, ?, ?, ?)",
                 [(e.request.key, now, e.request.digest, e.decision.index) for e in entries if e.request is not None],
             )
+            connection.executemany("DELETE FROM skipped WHERE source = ?", [(e.decision.source,) for e in entries])
             founders = [entry.decision for entry in entries if entry.decision.verdict == "new"]
             return [
                 self.append(Draft("created", founder.category, {"image": founder.index}), founder.index)
@@ -271,17 +277,25 @@ class Journal:
 
     def seen(self, keys: Sequence[str]) -> set[str]:
         """Return those of the keys that were answered."""
-        found: set[str] = set()
-        for start in range(0, len(keys), MOST_PARAMETERS):
-            part = keys[start : start + MOST_PARAMETERS]
-            marks = ",".join("?" * len(part))
-            found |= {row["key"] for row in self.query(f"SELECT key FROM decisions WHERE key IN ({marks})", part)}
-        return found
+        return self._among("key", keys)
+
+    def stored(self, names: Sequence[str]) -> set[str]:
+        """Return those of the names of originals that an answer needs."""
+        return self._among("stored", names)
 
     def request(self, key: str) -> tuple[str, Decision] | None:
         """Return digest and answer of a request that was answered before."""
         rows = self.query("SELECT * FROM requests JOIN decisions USING (idx) WHERE requests.key = ?", (key,))
         return (rows[0]["digest"], self.as_decision(rows[0])) if rows else None
+
+    def _among(self, column: str, values: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(values), MOST_PARAMETERS):
+            part = values[start : start + MOST_PARAMETERS]
+            marks = ",".join("?" * len(part))
+            rows = self.query(f"SELECT {column} FROM decisions WHERE {column} IN ({marks})", part)
+            found |= {row[column] for row in rows}
+        return found
 
     def _facts(self) -> tuple[list[str], dict[str, Any]]:
         """Names of the known classes, and threshold and unit of the rule: they never change."""
@@ -290,15 +304,12 @@ class Journal:
         return self._known_facts
 
     def _reader(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            uri = f"{(self.folder / JOURNAL).resolve().as_uri()}?mode=ro"
-            connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
-            connection.row_factory = sqlite3.Row
-            self._local.connection = connection
+        reader: _Reader | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = self._local.reader = _Reader(self.folder / JOURNAL)
             with self._writing:
-                self._readers.append(connection)
-        return connection
+                self._readers.add(reader)
+        return reader.connection
 
     def _check(self) -> None:
         version = self.query("PRAGMA user_version")[0][0]
@@ -308,6 +319,26 @@ class Journal:
                 f"{self.folder}: the stream has format version {version}, this program reads {FORMAT_VERSION}; "
                 "install the talon-ocd that wrote it, or begin another folder."
             )
+
+
+class _Reader:
+    """A connection to read with; it ends with the thread that it belongs to."""
+
+    def __init__(self, path: Path) -> None:
+        uri = f"{path.resolve().as_uri()}?mode=ro"
+        self.connection = _connected(uri)
+        try:
+            self.connection.execute("PRAGMA user_version")
+        except sqlite3.OperationalError:  # on media that nobody can write to, sqlite must be told so
+            self.connection.close()
+            self.connection = _connected(f"{uri}&immutable=1")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def as_event(row: sqlite3.Row) -> Event:
@@ -323,15 +354,23 @@ def to_bytes(values: Tensor) -> bytes:
     return values.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
 
 
-def _writer(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+def _connected(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _writer(path: Path) -> sqlite3.Connection:
+    connection = _connected(path.resolve().as_uri())
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # an answer outlives a power cut
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
             connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version = {FORMAT_VERSION};COMMIT;")
-    except sqlite3.Error as error:
+    except sqlite3.OperationalError as error:
+        connection.close()
+        raise StorageError(f"{path}: the journal can't be written ({error}); look at permissions and space.") from error
+    except sqlite3.DatabaseError as error:
         connection.close()
         raise StreamError(f"{path}: this is no journal of a stream ({error}); choose another folder.") from error
     return connection

@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from talon_ocd.errors import StreamInUseError
+from talon_ocd.errors import StorageError, StreamInUseError
 
 LOCK, OWNER = "lock.sqlite", "owner.txt"
 
@@ -20,14 +20,22 @@ class FolderLock:
     """Holds a folder until ``release`` or the end of the process."""
 
     def __init__(self, folder: Path, purpose: str) -> None:
-        self._connection = sqlite3.connect(folder / LOCK, timeout=0.0, isolation_level=None, check_same_thread=False)
+        try:
+            self._connection = sqlite3.connect(
+                folder / LOCK, timeout=0.0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise StorageError(f"{folder}: can't be locked ({error}); look at its permissions.") from error
         try:
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             self._connection.close()
             if "locked" not in str(error):
-                raise
+                raise StorageError(
+                    f"{folder / LOCK}: can't be used ({error}); look at its permissions, or remove it if no program "
+                    "uses the stream."
+                ) from error
             raise StreamInUseError(
                 f"{folder}: this stream is in use{_by_whom(folder)}; stop that one first, or talk to its service."
             ) from error

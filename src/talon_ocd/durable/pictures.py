@@ -9,6 +9,7 @@ import io
 import re
 import sqlite3
 import threading
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,10 +42,13 @@ class Pictures:
         self._journal, self._folder = journal, journal.folder
         self._lock = threading.Lock()
         path = self._folder / PICTURES
-        self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.execute("CREATE TABLE IF NOT EXISTS thumbnails (idx INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)")
+        try:
+            self._connection = _opened(path)
+        except sqlite3.DatabaseError as error:
+            warnings.warn(f"{path} is damaged ({error}); it is put aside, and thumbnails begin anew.", stacklevel=2)
+            with suppress(OSError):
+                path.replace(path.with_suffix(".damaged"))
+            self._connection = _opened(path)
 
     def close(self) -> None:
         """Close the file."""
@@ -101,24 +105,46 @@ class Pictures:
         data = item.payload if isinstance(item.payload, bytes) else _bytes(_file(item.key))
         return None if data is None else shown(data, item.source)
 
-    def drop(self, before: int, kept: Sequence[int], stored: Sequence[str]) -> None:
-        """Drop thumbnails of answers before ``before`` but for ``kept``, and originals by their names."""
-        with self._lock, self._connection:
-            self._connection.execute("BEGIN")
-            self._connection.execute("CREATE TEMP TABLE IF NOT EXISTS kept (idx INTEGER PRIMARY KEY)")
-            self._connection.execute("DELETE FROM kept")
-            self._connection.executemany("INSERT INTO kept VALUES (?)", [(index,) for index in kept])
-            self._connection.execute(
-                "DELETE FROM thumbnails WHERE idx < ? AND idx NOT IN (SELECT idx FROM kept)", (before,)
-            )
+    def drop(self, first: int, last: int, kept: Sequence[int], stored: Sequence[str]) -> None:
+        """Drop thumbnails of answers from ``first`` to before ``last`` but for ``kept``, and originals by name."""
+        kept = sorted(kept)
+        ends = [first - 1, *kept], [*kept, last]
+        gaps = [(before, after) for before, after in zip(*ends, strict=True) if after - before > 1]
+        try:
+            with self._lock, self._connection:
+                self._connection.execute("BEGIN")
+                self._connection.executemany("DELETE FROM thumbnails WHERE idx > ? AND idx < ?", gaps)
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._folder}: thumbnails can't be written ({error}).") from error
         for name in stored:
             with suppress(OSError):
                 self._path(name).unlink()
+
+    def sweep(self) -> None:
+        """Drop originals that no answer needs: of requests that nobody waited for, or of a process that died."""
+        for folder in (self._folder / IMAGES).glob("??"):
+            names = [file.name for file in folder.iterdir()]
+            needed = self._journal.stored([name for name in names if _STORED.fullmatch(name)])
+            for name in set(names) - needed:
+                with suppress(OSError):
+                    (folder / name).unlink()
 
     def _path(self, name: str) -> Path:
         if not _STORED.fullmatch(name):
             raise StorageError(f"{self._folder}: {name!r} is no name of a stored image.")
         return self._folder / IMAGES / name[:2] / name
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("CREATE TABLE IF NOT EXISTS thumbnails (idx INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def thumbnail(canvas: Tensor) -> bytes:

@@ -47,8 +47,8 @@ class Replay:
                 batch = list(group)
                 if any(row["content"] is None for row in batch):
                     raise StreamError(
-                        f"{self._journal.folder}: no snapshot is whole, and the journal alone reaches back to answer "
-                        f"{first} only; copy the folder's snapshots back, or answer its images anew with "
+                        f"{self._journal.folder}: answer {first} and what follows can't be learned again: the whole "
+                        "snapshots are too old; copy the folder's snapshots back, or answer its images anew with "
                         "`talon stream replay`."
                     )
                 self._events_before(first, stream)

@@ -28,6 +28,7 @@ CREATE TABLE decisions (
 );
 CREATE INDEX decisions_by_key ON decisions (key);
 CREATE INDEX decisions_by_home ON decisions (home, idx);
+CREATE INDEX decisions_by_stored ON decisions (stored) WHERE stored IS NOT NULL;
 
 -- Unit features, float16: for people's corrections, what-ifs and maps; the oldest may be dropped.
 CREATE TABLE features (idx INTEGER PRIMARY KEY, feature BLOB NOT NULL);
@@ -51,6 +52,8 @@ CREATE TABLE categories (
     last_at REAL
 );
 
+CREATE INDEX categories_by_first ON categories (first_idx);
+
 -- The ledger: only ever appended to. answered: how many answers had been given before.
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -68,6 +71,7 @@ CREATE INDEX events_by_category ON events (category, seq);
 CREATE TABLE requests (
     key TEXT PRIMARY KEY, at REAL NOT NULL, digest TEXT NOT NULL, idx INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX requests_by_idx ON requests (idx);
 
 CREATE TABLE snapshots (
     file TEXT PRIMARY KEY, at REAL NOT NULL, answered INTEGER NOT NULL, event INTEGER NOT NULL, sha256 TEXT NOT NULL

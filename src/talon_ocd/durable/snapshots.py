@@ -91,20 +91,22 @@ class Snapshots:
     def thin(self) -> int:
         """Drop snapshots, the denser the older they are; returns from which answer on a restart may replay."""
         listed = self.all()
-        spare = listed[NEWEST:]
-        kept, bucket = set(), -1
-        for snapshot in spare:  # one for every doubling of the age: a rollback may go far back, in steps that grow
-            age = (listed[0].answered - snapshot.answered).bit_length()
-            if age != bucket:
-                kept.add(snapshot.file)
-            bucket = age
-        gone = [snapshot.file for snapshot in spare if snapshot.file not in kept]
+        spare, kept = listed[NEWEST:], self._needed(listed)
+        ages: dict[int, str] = {}
+        for snapshot in spare:  # the oldest of every doubling of the age: so that some grow old
+            ages[(listed[0].answered - snapshot.answered).bit_length()] = snapshot.file
+        gone = [snapshot.file for snapshot in spare if snapshot.file not in kept | set(ages.values())]
         with self._journal.transaction() as connection:
             connection.executemany("DELETE FROM snapshots WHERE file = ?", [(file,) for file in gone])
         for file in gone:
             with suppress(OSError):
                 (self._folder / file).unlink()
         return listed[1].answered if len(listed) > 1 else 0
+
+    def _needed(self, listed: list[Snapshot]) -> set[str]:
+        """Return what a replay from the second newest would go back to."""
+        since = listed[1].event if len(listed) > 1 else 0
+        return {event.data["snapshot"] for event in self._journal.events(since, ("rolled_back",))}
 
 
 def write_through(path: Path, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +25,9 @@ from talon_ocd.durable.pictures import Pictures
 from talon_ocd.durable.replay import Replay
 from talon_ocd.durable.snapshots import Snapshots
 from talon_ocd.durable.tidy import Keep, tidy
-from talon_ocd.errors import StorageError, StreamError
+from talon_ocd.errors import StorageError, StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
-from talon_ocd.online import Decision, DiscoveryStream, SecondThoughts
+from talon_ocd.online import Assignment, Decision, DiscoveryStream, SecondThoughts
 from talon_ocd.online.stream import OnSkip
 from talon_ocd.saved import make_folder
 
@@ -64,7 +65,9 @@ class DurableStream(DiscoveryStream):
             rule = self.discovery.rule
             claim(self.journal, identity, {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold})
             self.pictures, self.snapshots = Pictures(self.journal), Snapshots(self.journal)
+            self.pictures.sweep()
             self._restore()
+            self.journal.learned_by_stream = True
         except BaseException:
             self.journal.close()
             raise
@@ -133,34 +136,33 @@ class DurableStream(DiscoveryStream):
         self, hidden: Tensor, items: Sequence[ImageItem | str], requests: Sequence[Request | None] = ()
     ) -> list[Decision]:
         """Answer images given by their trunk outputs ``(N, *hidden_shape)``."""
-        self._usable()
-        self._requests = {self.answered + at: request for at, request in enumerate(requests) if request is not None}
-        try:
+        with self._whole():
+            self._requests = {self.answered + at: request for at, request in enumerate(requests) if request is not None}
             return super().observe_hidden(hidden, items)
-        except BaseException:
-            # Whatever went wrong in the middle: memory and journal may disagree by now, and only the journal counts.
-            self._broken = self._broken or "an earlier answer could not be finished"
-            raise
+
+    def place(self, hidden: Tensor) -> Assignment:
+        """Refuse: answers without a name can't be written down."""
+        raise StreamError("place() is for streams in memory; a stream with a folder answers through observe_hidden().")
 
     # People and policy
 
     def apply(self, event: Event) -> None:
         """Learn at once what a person has said: an event whose data has ``moves``."""
-        self._usable()
-        self._learn(event)
-        self._event = max(self._event, event.seq)
+        with self._whole():
+            self._learn(event)
+            self._event = max(self._event, event.seq)
 
     def flush(self) -> None:
         """Adapt to the answers since the last adaptation, however few; written down, because it changes the state."""
-        self._usable()
-        self._tell(Draft(FLUSHED))
-        super().flush()
+        with self._whole():
+            self._tell(Draft(FLUSHED))
+            super().flush()
 
     def second_thoughts(self) -> SecondThoughts | None:
         """Return what would be answered differently by now; written down, because it changes the state."""
-        self._usable()
-        self._tell(Draft(RETHOUGHT))
-        return super().second_thoughts()
+        with self._whole():
+            self._tell(Draft(RETHOUGHT))
+            return super().second_thoughts()
 
     def roll_back(self, name: str, actor: str = "person") -> list[int]:
         """Go back to what a snapshot had learned; answers and ids stay. Returns the categories that are retired."""
@@ -168,10 +170,11 @@ class DurableStream(DiscoveryStream):
         snapshot = self.snapshots.find(name)
         if self.snapshots.read(snapshot) is None:
             raise StreamError(f"{self.folder}: snapshot {name!r} is damaged; choose another one.")
-        event = self._tell(Draft(ROLLED_BACK, data={"snapshot": snapshot.file}, actor=actor))
-        retired = self._go_back(event)
-        self._snapshot()
-        return retired
+        with self._whole():
+            event = self._tell(Draft(ROLLED_BACK, data={"snapshot": snapshot.file}, actor=actor))
+            retired = self._go_back(event)
+            self._snapshot()
+            return retired
 
     # Within
 
@@ -209,18 +212,35 @@ class DurableStream(DiscoveryStream):
 
     def _restore(self) -> None:
         """Come to the state that follows from the journal."""
+        fresh = {name: value.clone() for name, value in self.state_dict().items()}
         for snapshot in self.snapshots.all():
-            state = self.snapshots.read(snapshot)
-            if state is not None:
-                self.load_state_dict(state)
+            if self._loaded(self.snapshots.read(snapshot)):
                 self._snapshot_at, self._event = (snapshot.answered, snapshot.event), snapshot.event
                 break
             warnings.warn(f"snapshot {snapshot.file} is damaged; an older state and the journal do.", stacklevel=2)
+        else:
+            self.load_state_dict(fresh)
+        threads = torch.get_num_threads()
         self._replaying = Replay(self.journal, self.answered, self._event)
         try:
+            torch.set_num_threads(self.journal.meta("threads", threads))  # sums are rounded as they are shared out
             self._replaying.run(self)
         finally:
+            torch.set_num_threads(threads)
             self._replaying = None
+        if self.journal.meta("threads") != threads:
+            if self.answered:
+                self._snapshot()  # from here on another rounding counts
+            self.journal.set_meta(threads=threads)
+
+    def _loaded(self, state: Mapping[str, Tensor] | None) -> bool:
+        """Take a state over, if it is one."""
+        try:
+            if state is not None:
+                self.load_state_dict(state)
+        except (TalonError, KeyError, RuntimeError, ValueError):
+            return False
+        return state is not None
 
     def replay_batch(self, content: Sequence[bytes], wanted: Sequence[int]) -> None:
         """Answer a batch of the journal once more; only ``Replay`` calls this."""
@@ -235,7 +255,8 @@ class DurableStream(DiscoveryStream):
         if found != list(wanted):
             raise StreamError(
                 f"{self.folder}: the journal says {list(wanted)} where a replay says {found}; the folder was changed, "
-                "or another version of torch rounds otherwise: go on with the program that wrote it."
+                "or another machine or version of torch rounds otherwise: go on where it was written, or answer its "
+                "images anew with `talon stream replay`."
             )
         if self.discovery.room == 0:
             self._adapt_in_time()
@@ -254,9 +275,14 @@ class DurableStream(DiscoveryStream):
 
     def _learn(self, event: Event) -> None:
         for index, away, to in event.data.get("moves", []):
-            feature = self.journal.feature(index)
-            if feature is not None:  # too old: its category is made of many others
+            feature = self._feature(index, event.answered)
+            if feature is not None:  # else too old: its category is made of many others
                 self.discovery.correct(index, feature, away if away >= 0 else None, to if to >= 0 else None)
+
+    def _feature(self, index: int, answered: int) -> Tensor | None:
+        """Return a feature that a replay will find, too: one of the newest by then, or of a category's first image."""
+        founders = self.journal.query("SELECT 1 FROM categories WHERE first_idx = ?", (index,))
+        return self.journal.feature(index) if founders or index >= answered - self.keep.features else None
 
     def _go_back(self, event: Event) -> list[int]:
         state = self.snapshots.read(self.snapshots.find(event.data["snapshot"]))
@@ -329,6 +355,19 @@ class DurableStream(DiscoveryStream):
             if item.key not in waiting and not self.journal.seen([item.key]):
                 waiting.add(item.key)
                 yield item
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Do something to the state as a whole: what is broken off leaves a stream that must be opened again.
+
+        Memory and journal may disagree by then, and only the journal counts.
+        """
+        self._usable()
+        try:
+            yield
+        except BaseException:
+            self._broken = self._broken or "something could not be finished"
+            raise
 
     def _usable(self) -> None:
         if self._broken:

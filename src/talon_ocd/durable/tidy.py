@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from talon_ocd.durable.journal import Journal
 from talon_ocd.durable.pictures import Pictures
@@ -10,34 +10,50 @@ from talon_ocd.durable.pictures import Pictures
 
 @dataclass(frozen=True)
 class Keep:
-    """How many of the newest images keep their feature (float16), their thumbnail and their uploaded original.
+    """How many of the newest images keep what belongs to them; the first image of every category keeps all of it.
 
-    The first image of every category keeps all three. An answer itself takes about 250 bytes.
+    Attributes:
+        features: float16 features, for corrections, what-ifs and maps.
+        thumbnails: small pictures.
+        originals: uploads; files of other people are never touched.
+        requests: keys of requests that may be sent again.
     """
 
     features: int = 100_000
     thumbnails: int = 200_000
     originals: int = 100_000
+    requests: int = 100_000
 
 
 def tidy(journal: Journal, pictures: Pictures, replay_from: int, keep: Keep) -> None:
-    """Drop what is too old; cost grows with what is dropped, not with what there is."""
-    answered, done = journal.answered, journal.meta("tidied", {})
-    until = {name: max(answered - getattr(keep, name), 0) for name in ("features", "thumbnails", "originals")}
+    """Drop what is too old; cost grows with what is dropped, not with what there is.
+
+    Features count from ``replay_from``: a replay must find those that people's corrections found.
+    """
+    done, answered = journal.meta("tidied", {}), journal.answered
+    newest = {"features": replay_from}
+    until = {name: max(newest.get(name, answered) - number, 0) for name, number in asdict(keep).items()}
+    spans = {name: (done.get(name, 0), max(end, done.get(name, 0))) for name, end in until.items()}
+    first, last = spans["thumbnails"]
+    founders = journal.query("SELECT first_idx FROM categories WHERE first_idx >= ? AND first_idx < ?", (first, last))
+    pictures.drop(first, last, [row["first_idx"] for row in founders], _unused(journal, *spans["originals"]))
     with journal.transaction() as connection:
         connection.execute("DELETE FROM replay WHERE idx < ?", (replay_from,))
         connection.execute(
             "DELETE FROM features WHERE idx >= ? AND idx < ? AND idx NOT IN "
             "(SELECT first_idx FROM categories WHERE first_idx >= ? AND first_idx < ?)",
-            (done.get("features", 0), until["features"]) * 2,
+            spans["features"] * 2,
         )
-        journal.set_meta(tidied=until)
-    founders = journal.query("SELECT first_idx FROM categories WHERE first_idx < ?", (until["thumbnails"],))
-    stored = journal.query(
-        "SELECT DISTINCT stored FROM decisions WHERE idx >= ? AND idx < ? AND stored IS NOT NULL AND idx NOT IN "
-        "(SELECT first_idx FROM categories WHERE first_idx IS NOT NULL)",
-        (done.get("originals", 0), until["originals"]),
+        connection.execute("DELETE FROM requests WHERE idx < ?", (spans["requests"][1],))
+        journal.set_meta(tidied={name: end for name, (_, end) in spans.items()})
+
+
+def _unused(journal: Journal, first: int, last: int) -> list[str]:
+    """Return the uploads of these answers that no newer answer and no first image of a category needs."""
+    rows = journal.query(
+        "SELECT DISTINCT stored FROM decisions AS old WHERE idx >= ? AND idx < ? AND stored IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM decisions AS other WHERE other.stored = old.stored AND (other.idx >= ? OR EXISTS "
+        "(SELECT 1 FROM categories WHERE first_idx = other.idx)))",
+        (first, last, last),
     )
-    if until["thumbnails"] or stored:
-        names = [row["stored"] for row in stored]
-        pictures.drop(until["thumbnails"], [row["first_idx"] for row in founders], names)
+    return [row["stored"] for row in rows]

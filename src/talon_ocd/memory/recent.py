@@ -53,12 +53,15 @@ class Recent:
         """
         moves = 0
         coordinates, own = self._kept("coordinates"), self._kept("homes")
+        held = np.bincount(own[own >= 0], minlength=beliefs.size)
+        own[(own >= 0) & (held > beliefs.counts)[own]] = -1  # people took more out than these images put in
         for _ in range(sweeps):
             step = max(BLOCK // max(beliefs.size, 1), 1)
             starts = range(0, len(self), step)
             homes = [_best(beliefs, coordinates[i : i + step], own[i : i + step], hurdle) for i in starts]
             found = np.concatenate([own[:0], *homes])
             found[own < 0] = -1  # belongs nowhere, or a person has spoken
+            found = _one_way(own, found, beliefs.counts)
             moved = found != own
             if not moved.any():
                 break
@@ -131,6 +134,16 @@ class Recent:
             new[: len(kept)] = kept
             self._storage[name] = new
         self._first = 0
+
+
+def _one_way(own: Ints, found: Ints, counts: Floats) -> Ints:
+    """Return new homes ``(N,)`` such that no two categories change members: they go to the larger one, or the older.
+
+    All images move at once, so that halves of a class which each fit the other best would change places for ever.
+    """
+    there, back = own * len(counts) + found, found * len(counts) + own
+    smaller = (counts[found] < counts[own]) | ((counts[found] == counts[own]) & (found > own))
+    return np.where((found != own) & smaller & np.isin(there, back), own, found)
 
 
 def _best(beliefs: Beliefs, coordinates: Floats, own: Ints, hurdle: float) -> Ints:

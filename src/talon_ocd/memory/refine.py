@@ -124,12 +124,15 @@ def moved(prototypes: Floats, sums: Floats, sizes: Ints, known: npt.NDArray[np.b
     return _unit((1.0 - alpha) * prototypes + alpha * means)
 
 
-def nudge(memory: PrototypeMemory, slot: int, feature: Tensor, sign: float) -> None:
+def nudge(memory: PrototypeMemory, slot: int, feature: Tensor, sign: float, config: OnlineConfig) -> None:
     """Let a unit feature ``(D,)`` count once more (``sign`` = 1) or once less (-1) in the prototype of a slot.
 
-    The prototype is taken for the mean of what was answered with it. One that would be left with nothing stays.
+    The prototype is taken for the mean of what was answered with it, and that of a known class for the mean of κ more
+    images, which were labelled. One that would be left with nothing stays as it is.
     """
-    weight = max(int(memory.counts[slot]), 1)
+    weight = int(memory.counts[slot]) + (config.kappa_known if slot < memory.known else 0.0)
+    if weight + sign <= 0.0:
+        return
     raw = weight * memory.prototypes[slot].numpy().astype(np.float64) + sign * feature.numpy().astype(np.float64)
     if float(np.sqrt(raw @ raw)) > 1e-6:
         memory.replace(torch.tensor([slot]), torch.from_numpy(_unit(raw[None]).astype(np.float32)))

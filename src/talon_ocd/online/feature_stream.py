@@ -132,12 +132,13 @@ class FeatureStream:
             there = self.memory.size
             self.memory.append(feature[None], to)
         elif there is not None:
-            nudge(self.memory, there, feature, 1.0)
-        self.rule.correct(index, feature, None if away == to else here, there)
+            nudge(self.memory, there, feature, 1.0, self.config)
+        self.rule.correct(index, feature, here, there)
         if there is not None:
             self.memory.counts[there] += 1
+            self.memory.last[there] = max(int(self.memory.last[there]), self.answered - 1)
         if here is not None and away != to:
-            nudge(self.memory, here, feature, -1.0)
+            nudge(self.memory, here, feature, -1.0, self.config)
             self.memory.counts[here] = max(int(self.memory.counts[here]) - 1, 0)
 
     def go_back(self, state: Mapping[str, Tensor]) -> list[int]:

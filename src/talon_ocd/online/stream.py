@@ -195,7 +195,7 @@ class DiscoveryStream:
         if self.guard is not None:
             self.guard.load_state_dict(section(state, "guard"))
         waiting = section(state, "waiting")
-        self._hidden = [waiting["hidden"]] if "hidden" in waiting else []
+        self._hidden = [waiting["hidden"].to(self.backbone.device)] if "hidden" in waiting else []
         self._ids = [waiting["ids"]] if "ids" in waiting else []
         self._graph = None
 

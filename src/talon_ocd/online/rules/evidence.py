@@ -76,9 +76,9 @@ class Evidence:
         evidence.beliefs()  # refuses what doesn't fit
         return evidence
 
-    def with_offset(self, offset: float) -> Evidence:
-        """Return the same with another α."""
-        return replace(self, offset=offset)
+    def with_offset(self, offset: float, temperature: float | None = None) -> Evidence:
+        """Return the same with another α, and maybe another T."""
+        return replace(self, offset=offset, temperature=temperature or self.temperature)
 
 
 class EvidenceRule:
@@ -141,17 +141,20 @@ class EvidenceRule:
     def correct(self, index: int, feature: Tensor, away: int | None, to: int | None) -> None:
         """Take a unit feature ``(D,)`` out of slot ``away`` and put it into slot ``to``, which may be the next one.
 
-        A person has spoken: second thoughts leave the image where it is from now on.
+        Equal slots let it count once more. Second thoughts may have moved the image before: then it leaves where they
+        put it, and from now on they leave it alone, because a person has spoken.
         """
         member = self.beliefs.model.coordinates(feature[None])[0]
         home = self.recent.settle(index)
-        if away is not None:
-            self.beliefs.leave(away if home is None else home, member)
-        if to is not None:
-            if to == self.beliefs.size:
-                self.beliefs.found(member)
-            else:
-                self.beliefs.join(to, member)
+        leaving = away if home is None else home
+        if leaving == to and away != to:  # second thoughts had the same thought
+            return
+        if leaving is not None and leaving != to:
+            self.beliefs.leave(leaving, member)
+        if to is not None and to == self.beliefs.size:
+            self.beliefs.found(member)
+        elif to is not None:
+            self.beliefs.join(to, member)
 
     def forget(self, answered: int) -> None:
         """Forget the images that might still move; so many were answered by now."""
