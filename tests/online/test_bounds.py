@@ -71,14 +71,14 @@ def test_nothing_is_retired_that_is_within_bounds(kind: str) -> None:
 
 @KINDS
 def test_a_retired_category_is_not_answered_again(kind: str) -> None:
-    stream = open_stream(kind, Bounds(most_categories=3))
+    stream = open_stream(kind, Bounds(most_categories=1))
     seen: set[int] = set()
     for feature in incoming(200):
         answer = stream.observe(feature)
         assert answer.category not in seen
         alive = set(stream.memory.ids.tolist())
         seen |= {category for category in range(stream.memory.next_id) if category not in alive}
-    assert len(seen) > 3
+    assert len(seen) > 1
 
 
 @KINDS
