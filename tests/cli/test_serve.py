@@ -29,8 +29,9 @@ def serving(
     process = subprocess.Popen([sys.executable, "-m", "talon_ocd", *words], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+) \((\d+) images", process.stderr.readline())
-        assert found, process.stderr.read()
+        line = process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+) \((\d+) images", line)
+        assert found, line + process.stderr.read()
         yield Client(int(found.group(1)), token), process
     finally:
         process.kill()

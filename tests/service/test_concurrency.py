@@ -12,9 +12,10 @@ from talon_ocd import Talon
 from talon_ocd.durable import DurableStream
 from talon_ocd.errors import StorageError, StreamInUseError
 from talon_ocd.images import memory_item
+from talon_ocd.service.jobs import Outcome
 from talon_ocd.service.metrics import Metrics
 from talon_ocd.service.settings import ServiceSettings
-from talon_ocd.service.worker import MICRO_BATCH, Outcome, Worker
+from talon_ocd.service.worker import MICRO_BATCH, Worker
 from tests.service.running import WAIT, Running, digits, running
 from tests.service.test_limits import hold, wait_until
 

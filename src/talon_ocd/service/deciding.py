@@ -16,8 +16,9 @@ from starlette.concurrency import run_in_threadpool
 
 from talon_ocd.durable import Journal, Request
 from talon_ocd.images import ImageItem
+from talon_ocd.service.jobs import Answer, Outcome
 from talon_ocd.service.problems import Problem, busy
-from talon_ocd.service.worker import Answer, Outcome, Worker
+from talon_ocd.service.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from talon_ocd.catalog import Catalog, NameTakenError
 from talon_ocd.catalog.names import clean_name
 from talon_ocd.durable import Event
 from talon_ocd.errors import CatalogError
-from talon_ocd.service import schemas
+from talon_ocd.service import bodies, schemas
 from talon_ocd.service.dependencies import CategoryId, Cursor, Limit, ServiceHere, finished, found, understood
 from talon_ocd.service.examples import responses
 from talon_ocd.service.problems import Problem
@@ -41,7 +41,7 @@ def list_categories(
 
 
 @router.post("/categories:merge", responses=EDIT)
-async def merge_categories(service: ServiceHere, body: schemas.MergeRequest) -> schemas.Edit:
+async def merge_categories(service: ServiceHere, body: bodies.MergeRequest) -> schemas.Edit:
     """Say that categories are one; both keep learning their own images, so an undo is exact."""
     event = await edited(service, lambda catalog: catalog.merge(body.categories, body.into))
     return await run_in_threadpool(_edit, service, event, event.category)
@@ -64,7 +64,7 @@ def list_members(
 
 
 @router.patch("/categories/{category}", responses={**EDIT, **responses("name-taken", "conflict")})
-async def change_category(service: ServiceHere, category: CategoryId, body: schemas.CategoryPatch) -> schemas.Edit:
+async def change_category(service: ServiceHere, category: CategoryId, body: bodies.CategoryPatch) -> schemas.Edit:
     """Name a category, hide it or show it again.
 
     A name that another category has is refused with its id; with `merge` the two become one.
@@ -85,7 +85,7 @@ async def change_category(service: ServiceHere, category: CategoryId, body: sche
 
 
 @router.post("/categories/{category}:split", responses={**EDIT, **responses("name-taken", "conflict")})
-async def split_category(service: ServiceHere, category: CategoryId, body: schemas.SplitRequest) -> schemas.Edit:
+async def split_category(service: ServiceHere, category: CategoryId, body: bodies.SplitRequest) -> schemas.Edit:
     """Make a new category of some images of one."""
     name = None if body.name is None else understood(lambda: clean_name(body.name or ""))
     await run_in_threadpool(found, lambda: service.catalog.resolve(category))

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from talon_ocd.durable import Event
-from talon_ocd.service import schemas
+from talon_ocd.service import bodies, schemas
 from talon_ocd.service.dependencies import ImageIndex, Limit, ServiceHere
 from talon_ocd.service.examples import responses
 from talon_ocd.service.problems import Problem
@@ -75,25 +75,25 @@ def image_decision(service: ServiceHere, index: ImageIndex) -> schemas.Decision:
 
 
 @router.post("/images:move", responses=EDIT)
-async def move_images(service: ServiceHere, body: schemas.MoveRequest) -> schemas.ImageEdit:
+async def move_images(service: ServiceHere, body: bodies.MoveRequest) -> schemas.ImageEdit:
     """Bring images to another category; the stream learns from it at once."""
     return await _shown(service, await edited(service, lambda catalog: catalog.move(body.images, body.category)))
 
 
 @router.post("/images:confirm", responses=EDIT)
-async def confirm_images(service: ServiceHere, body: schemas.ImagesRequest) -> schemas.ImageEdit:
+async def confirm_images(service: ServiceHere, body: bodies.ImagesRequest) -> schemas.ImageEdit:
     """Say that images are where they belong."""
     return await _shown(service, await edited(service, lambda catalog: catalog.confirm(body.images)))
 
 
 @router.post("/images:reject", responses=EDIT)
-async def reject_images(service: ServiceHere, body: schemas.ImagesRequest) -> schemas.ImageEdit:
+async def reject_images(service: ServiceHere, body: bodies.ImagesRequest) -> schemas.ImageEdit:
     """Say that images belong to no category."""
     return await _shown(service, await edited(service, lambda catalog: catalog.reject(body.images)))
 
 
 @router.post("/undo", responses=EDIT, tags=["history"])
-async def undo(service: ServiceHere, body: schemas.UndoRequest | None = None) -> schemas.Undone:
+async def undo(service: ServiceHere, body: bodies.UndoRequest | None = None) -> schemas.Undone:
     """Take a change back: the last one, or any. Undoing an undo brings the change back."""
     wanted = None if body is None else body.event
     event = await edited(service, lambda catalog: catalog.undo(wanted))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from talon_ocd.durable import Event
-from talon_ocd.service import schemas
+from talon_ocd.service import bodies, schemas
 from talon_ocd.service.auth import SESSION_SECONDS
 from talon_ocd.service.dependencies import ServiceHere
 from talon_ocd.service.events import Message, message
@@ -60,7 +60,7 @@ def suggestions(service: ServiceHere, limit: Annotated[int, Query(ge=1, le=200)]
 
 
 @router.post("/suggestions:refuse", responses=EDIT)
-async def refuse(service: ServiceHere, body: schemas.PairRequest) -> schemas.ImageEdit:
+async def refuse(service: ServiceHere, body: bodies.PairRequest) -> schemas.ImageEdit:
     """Say that two categories are not the same; they are suggested no more."""
     event: Event = await edited(service, lambda catalog: catalog.refuse(body.first, body.second))
     return schemas.ImageEdit(event=await run_in_threadpool(service.views.event, event))
@@ -79,7 +79,7 @@ def map_of_images(service: ServiceHere, limit: Annotated[int, Query(ge=1, le=500
 
 
 @router.post("/session", status_code=204, response_class=Response, responses=responses())
-def open_session(request: Request, service: ServiceHere, body: schemas.SessionRequest) -> Response:
+def open_session(request: Request, service: ServiceHere, body: bodies.SessionRequest) -> Response:
     """Trade the token for a cookie, for pages: images and event streams can't send headers."""
     guardian = service.guardian
     if guardian.wants_token and not guardian.is_token(body.token):

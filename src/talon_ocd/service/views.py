@@ -12,7 +12,7 @@ from talon_ocd.durable import Event, Journal
 from talon_ocd.durable.journal import as_event
 from talon_ocd.errors import CatalogError
 from talon_ocd.service import schemas
-from talon_ocd.service.worker import Outcome
+from talon_ocd.service.jobs import Outcome
 
 EXEMPLARS = 4
 SHOWN_IMAGES = 100

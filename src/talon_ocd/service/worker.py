@@ -7,15 +7,15 @@ well, so that there is one order of everything. Reading asks nobody here.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -23,11 +23,13 @@ from talon_ocd.durable import DurableStream, Request
 from talon_ocd.errors import ImageError, StorageError
 from talon_ocd.images import ImageItem, Limits, load_canvases
 from talon_ocd.online import Decision
+from talon_ocd.service.jobs import Answer, Encoded, Job, Outcome
 from talon_ocd.service.metrics import Metrics
 from talon_ocd.service.problems import busy
 from talon_ocd.service.settings import ServiceSettings
 
 T = TypeVar("T")
+_log = logging.getLogger("talon_ocd.service")
 DECODERS = 2
 """Threads that decode."""
 MICRO_BATCH = 32
@@ -36,57 +38,6 @@ AHEAD = 2
 """Micro-batches that may be encoded while the owner still answers an earlier one."""
 RATE_SECONDS = 60.0
 """Time over which the rate of answers is taken."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """An answer, whether the stream learned from it, and how many encoder steps it had taken."""
-
-    decision: Decision
-    learned: bool
-    steps: int
-
-
-Answer = Outcome | ImageError
-
-
-@dataclass(eq=False)
-class _Job:
-    """One request: its images, what became of them, and who waits for it."""
-
-    items: Sequence[ImageItem]
-    learn: bool
-    requests: Sequence[Request | None]
-    answers: Future[list[Answer]] = field(default_factory=Future)
-    loaded: list[Tensor | ImageError | None] = field(default_factory=list)
-    missing: int = 0
-    failure: StorageError | None = None
-
-    @property
-    def good(self) -> list[_Good]:
-        """The images that can be answered."""
-        columns = zip(self.items, self.requests, self.loaded, strict=True)
-        return [_Good(item, request, canvas) for item, request, canvas in columns if isinstance(canvas, Tensor)]
-
-    def finish(self, coming: Iterator[Outcome]) -> None:
-        """Hand out the answers, each in the place of its image."""
-        self.answers.set_result([bad if isinstance(bad, ImageError) else next(coming) for bad in self.loaded])
-
-
-class _Good(NamedTuple):
-    """An image that can be answered."""
-
-    item: ImageItem
-    request: Request | None
-    canvas: Tensor
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """Jobs whose images went through the trunk together, with as many rows of ``hidden`` as they have good images."""
-
-    jobs: Sequence[_Job]
-    hidden: Tensor
 
 
 class Worker:
@@ -106,8 +57,8 @@ class Worker:
         self._stopping = self._failed = False
         self._recent: deque[tuple[float, int]] = deque()
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="talon-decode")
-        self._decoded: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._tasks: queue.SimpleQueue[_Encoded | Callable[[], None] | None] = queue.SimpleQueue()
+        self._decoded: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Encoded | Callable[[], None] | None] = queue.SimpleQueue()
         self._ahead = threading.Semaphore(AHEAD)
         self._storing = [threading.Lock() for _ in range(8 * DECODERS)]
         self._threads = [
@@ -144,11 +95,11 @@ class Worker:
             if self._waiting and self._waiting + len(items) > self._settings.queue:
                 raise busy(f"{self._waiting} images wait already; send yours again in a moment.")
             self._waiting += len(items)
-        job = _Job(items, learn, requests or [None] * len(items), loaded=[None] * len(items), missing=len(items))
-        job.answers.add_done_callback(lambda _: self._leave(len(items)))
-        for position in range(len(items)):
-            self._decoders.submit(self._decode, job, position)
-        return job.answers
+            job = Job(items, learn, requests or [None] * len(items), loaded=[None] * len(items), missing=len(items))
+            job.answers.add_done_callback(lambda _: self._leave(len(items)))
+            for position in range(len(items)):
+                self._decoders.submit(self._decode, job, position)
+            return job.answers
 
     def call(self, change: Callable[[], T]) -> Future[T]:
         """Run a change of the catalog or the stream in its turn."""
@@ -180,19 +131,19 @@ class Worker:
 
     # The three stages
 
-    def _decode(self, job: _Job, position: int) -> None:
+    def _decode(self, job: Job, position: int) -> None:
         if not job.answers.cancelled():
             started = time.perf_counter()
             try:
                 job.loaded[position] = self._load(job.items[position], job.learn)
-            except StorageError as error:
+            except BaseException as error:
                 job.failure = error
             self._metrics.stage("decode", time.perf_counter() - started)
         with self._lock:
             job.missing -= 1
             ready = job.missing == 0
         if ready and job.failure is not None:
-            _fail([job], job.failure)
+            job.fail(job.failure)
         elif ready:
             self._decoded.put(job)
 
@@ -214,14 +165,15 @@ class Worker:
                 hidden = self._stream.encode_loaded(canvases) if canvases else Tensor()
                 self._metrics.stage("encode", time.perf_counter() - started)
                 self._metrics.batch(len(canvases))
-                self._tasks.put(_Encoded(jobs, hidden))
+                self._tasks.put(Encoded(jobs, hidden))
             except BaseException as error:
                 self._ahead.release()
-                _fail(jobs, error)
+                for job in jobs:
+                    job.fail(error)
             if end:
                 break
 
-    def _gather(self, first: _Job) -> tuple[list[_Job], bool]:
+    def _gather(self, first: Job) -> tuple[list[Job], bool]:
         """Return what waits, at most a micro-batch of it, and whether the end came."""
         jobs, images = [first], len(first.items)
         while images < MICRO_BATCH:
@@ -237,7 +189,7 @@ class Worker:
 
     def _own(self) -> None:
         while (task := self._tasks.get()) is not None:
-            if isinstance(task, _Encoded):
+            if isinstance(task, Encoded):
                 try:
                     self._answer(task)
                 finally:
@@ -245,10 +197,10 @@ class Worker:
             else:
                 task()
 
-    def _answer(self, encoded: _Encoded) -> None:
+    def _answer(self, encoded: Encoded) -> None:
         start = 0
         for learn, group in groupby(encoded.jobs, key=lambda job: job.learn):
-            jobs: list[_Job] = []
+            jobs: list[Job] = []
             rows: list[int] = []
             for job in group:
                 number = len(job.good)
@@ -265,17 +217,19 @@ class Worker:
             except BaseException as error:
                 self._failed = self._failed or learn
                 for job in jobs:
-                    if not job.answers.done():
-                        job.answers.set_exception(error)
+                    job.fail(error)
 
-    def _observe(self, jobs: Sequence[_Job], hidden: Tensor) -> list[Outcome]:
+    def _observe(self, jobs: Sequence[Job], hidden: Tensor) -> list[Outcome]:
         """Answer and learn, all in one commit unless an adaptation comes between."""
         good = [image for job in jobs for image in job.good]
         if not good:
             return []
         stream, adapting = self._stream, self._stream.clock.seconds.get("adapt", 0.0)
         steps, started = stream.adapter.steps, time.perf_counter()
-        stream.pictures.add(stream.answered, [image.canvas for image in good])
+        try:
+            stream.pictures.add(stream.answered, [image.canvas for image in good])
+        except StorageError as error:  # they are for people: no reason to refuse an answer
+            _log.warning("%s", error)
         decisions = stream.observe_hidden(hidden, [image.item for image in good], [image.request for image in good])
         seconds = time.perf_counter() - started
         adapted = stream.clock.seconds.get("adapt", 0.0) - adapting
@@ -285,7 +239,7 @@ class Worker:
         self._count(decisions)
         return [Outcome(decision, True, steps) for decision in decisions]
 
-    def _look(self, jobs: Sequence[_Job], hidden: Tensor) -> list[Outcome]:
+    def _look(self, jobs: Sequence[Job], hidden: Tensor) -> list[Outcome]:
         items = [image.item for job in jobs for image in job.good]
         decisions = self._stream.decide_hidden(hidden, items) if items else []
         return [Outcome(decision, False, self._stream.adapter.steps) for decision in decisions]
@@ -308,9 +262,3 @@ class Worker:
     def _leave(self, images: int) -> None:
         with self._lock:
             self._waiting -= images
-
-
-def _fail(jobs: Sequence[_Job], error: BaseException) -> None:
-    waiting: list[Future[Any]] = [job.answers for job in jobs if job.answers.set_running_or_notify_cancel()]
-    for answers in waiting:
-        answers.set_exception(error)

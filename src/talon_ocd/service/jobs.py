@@ -1,0 +1,81 @@
+"""What waits for an answer (layer: service)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from talon_ocd.durable import Request
+from talon_ocd.errors import ImageError
+from talon_ocd.images import ImageItem
+from talon_ocd.online import Decision
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An answer, whether the stream learned from it, and how many encoder steps it had taken."""
+
+    decision: Decision
+    learned: bool
+    steps: int
+
+
+Answer = Outcome | ImageError
+
+
+@dataclass(eq=False)
+class Job:
+    """One request: its images, what became of them, and who waits for it.
+
+    Attributes:
+        items: its images.
+        learn: whether they are learned from.
+        requests: under which key each of them may come again.
+        answers: what somebody waits for.
+        loaded: the canvas of each, or why it can't be used; ``None`` as long as it is not decoded.
+        missing: how many are not decoded yet.
+        failure: why none of them can be answered.
+    """
+
+    items: Sequence[ImageItem]
+    learn: bool
+    requests: Sequence[Request | None]
+    answers: Future[list[Answer]] = field(default_factory=Future)
+    loaded: list[Tensor | ImageError | None] = field(default_factory=list)
+    missing: int = 0
+    failure: BaseException | None = None
+
+    @property
+    def good(self) -> list[GoodImage]:
+        """The images that can be answered."""
+        columns = zip(self.items, self.requests, self.loaded, strict=True)
+        return [GoodImage(item, request, canvas) for item, request, canvas in columns if isinstance(canvas, Tensor)]
+
+    def fail(self, error: BaseException) -> None:
+        """Say that there will be no answer, unless there is one or nobody waits."""
+        if self.answers.running() or (not self.answers.done() and self.answers.set_running_or_notify_cancel()):
+            self.answers.set_exception(error)
+
+    def finish(self, coming: Iterator[Outcome]) -> None:
+        """Hand out the answers, each in the place of its image."""
+        self.answers.set_result([bad if isinstance(bad, ImageError) else next(coming) for bad in self.loaded])
+
+
+class GoodImage(NamedTuple):
+    """An image that can be answered."""
+
+    item: ImageItem
+    request: Request | None
+    canvas: Tensor
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Jobs whose images went through the trunk together, with as many rows of ``hidden`` as they have good images."""
+
+    jobs: Sequence[Job]
+    hidden: Tensor
