@@ -18,6 +18,8 @@ from talon_ocd.memory.two_covariance import Floats
 
 BLOCK = 2**21
 """Products of images and categories at once: second thoughts need little memory, however much there is to think of."""
+PRODUCTS = 2**24
+"""Products of a whole sweep: with many categories it thinks of the newest images only, so that no answer waits long."""
 _PARTS = ("coordinates", "answers", "homes")
 
 
@@ -51,15 +53,16 @@ class Recent:
         ``hurdle`` is what the evidence must reach against a new category: an image that is alone in its own stays
         unless another one passes it.
         """
-        moves = 0
-        coordinates, own = self._kept("coordinates"), self._kept("homes")
-        held = np.bincount(own[own >= 0], minlength=beliefs.size)
-        own[(own >= 0) & (held > beliefs.counts)[own]] = -1  # people took more out than these images put in
+        moves, homes = 0, self._kept("homes")
+        held = np.bincount(homes[homes >= 0], minlength=beliefs.size)
+        homes[(homes >= 0) & (held > beliefs.counts)[homes]] = -1  # people took more out than these images put in
+        newest = slice(-max(PRODUCTS // max(beliefs.size, 1), 1), None)
+        coordinates, own = self._kept("coordinates")[newest], homes[newest]
         for _ in range(sweeps):
             step = max(BLOCK // max(beliefs.size, 1), 1)
-            starts = range(0, len(self), step)
-            homes = [_best(beliefs, coordinates[i : i + step], own[i : i + step], hurdle) for i in starts]
-            found = np.concatenate([own[:0], *homes])
+            starts = range(0, len(own), step)
+            best = [_best(beliefs, coordinates[i : i + step], own[i : i + step], hurdle) for i in starts]
+            found = np.concatenate([own[:0], *best])
             found[own < 0] = -1  # belongs nowhere, or a person has spoken
             found = _one_way(own, found, beliefs.counts)
             moved = found != own

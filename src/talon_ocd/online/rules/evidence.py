@@ -28,6 +28,8 @@ from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance, me
 from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 from talon_ocd.online.rules.in_turn import Batch
 
+LONG = 8192
+"""Answers after which the chance of a new category falls no further: a stream that runs for months goes on finding."""
 TOGETHER = 64
 """Images that are answered by one product; the answers don't depend on it."""
 
@@ -188,6 +190,6 @@ class EvidenceRule:
 
     def _hurdle(self, living: Ints, answers: Ints) -> Floats:
         """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
-        chance = self.concentration / (self.concentration + self.answered + answers)
+        chance = self.concentration / (self.concentration + np.minimum(self.answered + answers, LONG))
         hurdle: Floats = self.offset + self.temperature * (np.log(np.maximum(living, 1)) + np.log(chance))
         return hurdle
