@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--most-categories", type=int, default=2_000)
     parser.add_argument("--retire-after", type=int, default=100_000)
     parser.add_argument("--keep", type=int, default=50_000, help="newest features, thumbnails and originals kept")
+    parser.add_argument("--finer", type=float, default=6.0, help="nats: made-up clusters are less clear than real ones")
     parser.add_argument("--output", "-o", type=Path)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -115,6 +116,8 @@ def run(chosen: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     begun = feature_stream(world.draw(labels), labels)
     bounds = Bounds(most_categories=chosen.most_categories, retire_after=chosen.retire_after)
     rule = begun.rule
+    if rule.name == "evidence":
+        rule.offset += chosen.finer * rule.temperature
     settings = settings_of(rule.threshold, rule.name, 0.0, begun.config.adapt, bounds)
     names = tuple(str(number) for number in range(20))
     parts = {"backbone": AsTheyAre(chosen.size), "memory": begun.memory, "config": begun.config, "names": names}
