@@ -117,11 +117,13 @@ class Running:
 
 
 @contextmanager
-def running(talon: Talon, folder: Path, threshold: float | None = None, **settings: Any) -> Iterator[Running]:
+def running(
+    talon: Talon, folder: Path, threshold: float | None = None, adapt: str | None = None, **settings: Any
+) -> Iterator[Running]:
     """Run a service as ``talon serve`` does."""
     chosen = ServiceSettings(**{"port": 0, "rate": 0.0, **settings})
     listener = listen(chosen)
-    with listener, Service(talon, folder, chosen, threshold=threshold) as service:
+    with listener, Service(talon, folder, chosen, threshold=threshold, adapt=adapt) as service:
         server = Server(service)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

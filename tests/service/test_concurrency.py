@@ -195,6 +195,23 @@ def test_metrics_count(fitted: Talon, folder: Path) -> None:
         assert not any("nothing" in name for name in values)  # labels are routes, not what clients invent
 
 
+def test_the_encoder_learns_while_it_serves(fitted: Talon, folder: Path) -> None:
+    with running(fitted, folder, threshold=0.7, adapt="prototypes,encoder") as service:
+        client = service.client()
+        with ThreadPoolExecutor(6) as pool:
+            answers = [answer.json for answer in pool.map(client.decide, [*digits(60), *digits(60), *digits(20)])]
+        assert sorted(answer["index"] for answer in answers) == list(range(140))
+        before = client.get("/v1/status").json
+        assert before["adapt"] == "prototypes,encoder"
+        looked_at = sum(before["guard"][what] for what in ("taken", "skipped", "refused"))
+        assert looked_at == 140 // service.service.stream.config.adapt_every
+        assert before["encoder_steps"] == before["guard"]["taken"]
+        assert b'talon_stage_seconds_count{stage="adapt"}' in client.get("/metrics").body
+    with running(fitted, folder) as service:
+        after = service.client().get("/v1/status").json
+        assert {**after, "rate": 0, "uptime": 0} == {**before, "rate": 0, "uptime": 0}
+
+
 def test_two_services_count_apart(fitted: Talon, tmp_path: Path) -> None:
     with running(fitted, tmp_path / "a") as one, running(fitted, tmp_path / "b") as two:
         one.client().decide(digits()[0])
