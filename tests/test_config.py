@@ -110,7 +110,7 @@ def test_a_bad_file_is_refused_with_the_remedy(text: str, wanted: str, tmp_path:
         ({"shrinkage": 1.5}, "shrinkage must be between 0 and 1"),
         ({"offset": "automatic"}, "offset must be a number or auto"),
         ({"concentration": 0.0}, "concentration must be auto or above 0"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"overconfidence": 0.5}, "overconfidence must be 1 or more"),
         ({"preset": "paper"}, "use --preset"),
         ({"foo.seed": 1}, "foo.seed' is not known"),
         ({"online.epochs": 1}, "is not known"),

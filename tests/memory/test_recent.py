@@ -71,6 +71,14 @@ def test_second_thoughts_are_those_of_the_slow_twin(
     check_sums(recent, beliefs, labelled, rows)
 
 
+@pytest.mark.parametrize("half", [1, 2, 5])
+def test_halves_of_one_cluster_become_one_and_do_not_change_places(half: int) -> None:
+    images, homes = np.tile([6.0, 0.0], (2 * half, 1)), np.repeat([2, 1], half)
+    recent, beliefs = remembered(CALM, [np.tile([-6.0, 0.0], (3, 1))], images, homes, 3)
+    assert recent.rethink(beliefs, hurdle=-1.0, sweeps=1) == half
+    assert recent.thoughts()[2].tolist() == [1] * 2 * half and beliefs.counts.tolist() == [3.0, 2.0 * half, 0.0]
+
+
 def test_a_planted_mistake_moves_and_its_answer_stays() -> None:
     left, right = np.tile([-6.0, 0.0], (4, 1)), np.tile([6.0, 0.0], (4, 1))
     images, homes = np.concatenate([left, right]), np.array([2, 2, 2, 2, 3, 3, 3, 2])

@@ -38,7 +38,8 @@ def streamed(features: Tensor, labels: Tensor, known: Tensor, config: TalonConfi
     result = run(features[known], labels[known], config)
     memory = PrototypeMemory(class_means(features[known], labels[known], int(labels[known].max()) + 1))
     if config.online.by_evidence:
-        evidence = estimate(features[known], labels[known], config.evidence).with_offset(result.threshold)
+        evidence = estimate(features[known], labels[known], config.evidence)
+        evidence = evidence.with_offset(result.threshold, result.temperature)
         evidence = rescaled(evidence, result.residuals, config.evidence.heavy_tails)
         stream = FeatureStream(memory, config.online, rule=EvidenceRule(evidence, config.evidence))
     else:

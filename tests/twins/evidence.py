@@ -128,9 +128,17 @@ class SlowEvidence:
             homes = list(self.homes)
             for i in range(first, len(self.images)):
                 homes[i] = self._best_home(i, hurdle)
+            moves_between = {(a, b) for a, b in zip(self.homes, homes, strict=True) if a != b}
+            for i, (a, b) in enumerate(zip(self.homes, homes, strict=True)):
+                if (b, a) in moves_between and self._rank(b) < self._rank(a):
+                    homes[i] = a
             moves += sum(a != b for a, b in zip(homes, self.homes, strict=True))
             self.homes = homes
         return moves
+
+    def _rank(self, category: int) -> tuple[int, int]:
+        """Larger categories come first, of equal ones the older."""
+        return len(self.members(category)), -category
 
     def _best_home(self, image: int, hurdle: float) -> int:
         own, x = self.homes[image], self.images[image]

@@ -26,7 +26,14 @@ from talon_ocd.config import CalibrationConfig, EvidenceConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.metrics import strict_accuracy
-from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, unseen_residuals
+from talon_ocd.offline.estimate import (
+    can_estimate,
+    estimate,
+    known_evidence,
+    overconfidence,
+    rescaled,
+    unseen_residuals,
+)
 from talon_ocd.offline.features import class_means
 from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
 from talon_ocd.progress import SILENT, Progress
@@ -88,6 +95,8 @@ class Trial:
     """Categories found over categories present."""
     standard_error: float
     """Of ``strict_all`` over rounds and orders."""
+    temperature: float = 1.0
+    """T of the evidence rule."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,8 @@ class Calibration:
     """The rule that was rehearsed: TALON's if there are too few images to estimate anything."""
     threshold: float
     """A cosine, or the offset of the evidence rule."""
+    temperature: float
+    """T of the evidence rule."""
     epochs: int
     trials: tuple[Trial, ...]
     rounds: int
@@ -158,7 +169,7 @@ def calibrate(
     residuals: dict[int, Floats] = {}
     evidence = settings.evidence if by_evidence else None
     for epochs, encode_fold in encoders.items():
-        rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
+        rehearsed = _tempered([_rehearsed(fold, labels, encode_fold, evidence) for fold in folds], settings.evidence)
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
         trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
@@ -166,8 +177,9 @@ def calibrate(
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
-        rule, chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs]
-    )
+        rule, chosen.threshold, chosen.temperature, chosen.epochs,
+        tuple(trials), len(folds), held_out, residuals[chosen.epochs],
+    )  # fmt: skip
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -200,7 +212,7 @@ def balanced(trials: Sequence[Trial]) -> Trial:
             name: float(np.mean([np.interp(0.0, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
             for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         }
-        chosen.append(Trial(epochs, **values))
+        chosen.append(Trial(epochs, **values, temperature=own[0].temperature))
     return max(chosen, key=lambda trial: (trial.strict_all, -trial.epochs))
 
 
@@ -218,12 +230,13 @@ def try_thresholds(
     random = np.random.default_rng(seed)
     runs = [(fold, random.permutation(len(fold.stream))) for fold in folds for _ in range(orders)]
     trials = []
+    temperature = 1.0 if folds[0].evidence is None else folds[0].evidence.temperature
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
         for threshold in grid:
             scores = np.array([_score(fold, order, settings, threshold, from_means) for fold, order in runs])
             error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
-            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error))
+            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error, temperature))
             task.advance()
     return trials
 
@@ -243,6 +256,23 @@ def _rehearsed(
     residuals = unseen_residuals(evidence, stream[unseen], torch.searchsorted(known, truth[unseen]))
     evidence = rescaled(evidence, residuals, by_evidence.heavy_tails)
     return Rehearsed(known.tolist(), means, stream, truth, evidence, residuals)
+
+
+def _tempered(folds: list[Rehearsed], config: EvidenceConfig) -> list[Rehearsed]:
+    """Return rehearsals, if evidence decides, with the temperature that all of them together show."""
+    pairs = [
+        (known_evidence(fold.evidence, fold.stream), np.isin(fold.truth.numpy(), fold.known))
+        for fold in folds
+        if fold.evidence is not None
+    ]
+    if not pairs:
+        return folds
+    found, known = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    temperature = overconfidence(found, known, config.overconfidence)
+    return [
+        fold if fold.evidence is None else replace(fold, evidence=replace(fold.evidence, temperature=temperature))
+        for fold in folds
+    ]
 
 
 def _together(parts: Sequence[Floats]) -> Floats:
