@@ -117,7 +117,7 @@ def run(chosen: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     bounds = Bounds(most_categories=chosen.most_categories, retire_after=chosen.retire_after)
     rule = begun.rule
     if rule.name == "evidence":
-        rule.offset += chosen.finer * rule.temperature
+        rule.offset += chosen.finer
     settings = settings_of(rule.threshold, rule.name, 0.0, begun.config.adapt, bounds)
     names = tuple(str(number) for number in range(20))
     parts = {"backbone": AsTheyAre(chosen.size), "memory": begun.memory, "config": begun.config, "names": names}
