@@ -14,7 +14,7 @@ import { categoryOf, remember } from "./store.js";
 const SAFE = "Nothing is lost: old numbers stay valid, later images of any find it, and it can be undone.";
 
 /** Which of several should keep its name: one that people named, then a known class, then the largest. */
-export function preferred(categories) {
+function preferred(categories) {
   const rank = (category) => [category.named ? 1 : 0, category.kind === "known" ? 1 : 0, category.count, -category.id];
   return categories.reduce((best, one) => (compare(rank(one), rank(best)) > 0 ? one : best));
 }

@@ -7,7 +7,6 @@ import { merge, refuse } from "./edits.js";
 import { images, score, whole } from "./format.js";
 import { icon } from "./icons.js";
 import { onKey } from "./keys.js";
-import { preferred } from "./merge.js";
 import { strip } from "./pictures.js";
 import { addView, currentView } from "./router.js";
 import { empty, failed } from "./states.js";
@@ -49,7 +48,7 @@ function draw() {
   const { first, second, score: value, unit } = pair;
   remember(first);
   remember(second);
-  into = preferred([first, second]).id;
+  into = first.id; // the service names the one first that had better stay
   fill(
     stage,
     h("h1.question", {}, "Are these the same?", h("small", {}, `${unit} ${score(value)}`)),

@@ -8,7 +8,8 @@ import { addView } from "./router.js";
 import { empty, failed } from "./states.js";
 import { toast } from "./toast.js";
 
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [640, 260, 46, 14, 16, 34];
+const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [260, 46, 18, 16, 34];
+const WIDEST = 640;
 
 const COSINE =
   "An image joins a category when its cosine reaches the threshold. A higher threshold makes more, finer categories.";
@@ -116,12 +117,13 @@ function comparison(point, today, same) {
   return `${whole(point.discovered)} of them discovered; ${words} at the present value.`;
 }
 
-/** The curve: {element, point(place)}. */
+/** The curve: {element, point(place)}. It is drawn as wide as it is shown, so that its words can be read on a phone. */
 function createChart(points, now) {
+  const width = Math.min(stage.clientWidth - 40 || WIDEST, WIDEST);
   const values = points.map(({ value }) => value);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const most = Math.max(...points.map((point) => point.categories), 1);
-  const x = (value) => LEFT + ((value - low) / (high - low || 1)) * (WIDTH - LEFT - RIGHT);
+  const x = (value) => LEFT + ((value - low) / (high - low || 1)) * (width - LEFT - RIGHT);
   const y = (number) => HEIGHT - BOTTOM - (number / most) * (HEIGHT - TOP - BOTTOM);
   const corners = points.map((point) => `${x(point.value).toFixed(1)} ${y(point.categories).toFixed(1)}`);
   const line = `M${corners.join("L")}`;
@@ -130,13 +132,13 @@ function createChart(points, now) {
   const element = s(
     "svg",
     {
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      viewBox: `0 0 ${width} ${HEIGHT}`,
       class: "chart",
       role: "img",
       "aria-label": `Categories: ${points.map((point) => `${point.categories} at ${score(point.value)}`).join(", ")}`,
     },
     [0, 0.5, 1].map((part) => [
-      s("path", { class: "grid", d: `M${LEFT} ${y(most * part)}H${WIDTH - RIGHT}` }),
+      s("path", { class: "grid", d: `M${LEFT} ${y(most * part)}H${width - RIGHT}` }),
       s("text", { x: LEFT - 8, y: y(most * part) + 4, class: "end" }, whole(Math.round(most * part))),
     ]),
     [low, (low + high) / 2, high].map((value) => s(
