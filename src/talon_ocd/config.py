@@ -198,11 +198,8 @@ class EvidenceConfig:
     """Weight of its mean in ψ: the spread of class means is known from few classes only."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
-    concentration: float | Literal["auto"] = "auto"
-    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``auto`` is the number of known classes."""
-    overconfidence: float = 5.0
-    """T at most: nats of evidence that make one of log-odds. Coordinates are not independent, so that evidence is too
-    sure; the rehearsal finds by how much, and without one T is 1."""
+    concentration: float = 20.0
+    """θ: the prior chance of a new category is θ / (θ + t) after t answers."""
     offset: float | Literal["auto"] = "auto"
     """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed. A number leaves all rehearsal out:
     the head is trained in any case, and how compact that makes its own training images is not corrected."""
@@ -221,8 +218,7 @@ class EvidenceConfig:
         check_types(self)
         require(self, "dimensions", self.dimensions >= 1, "1 or more")
         require(self, "every", self.every >= 1, "1 or more")
-        require(self, "concentration", self.concentration == "auto" or self.concentration > 0, "auto or above 0")
-        require(self, "overconfidence", self.overconfidence >= 1, "1 or more")
+        require(self, "concentration", self.concentration > 0, "above 0")
         for name in ("keep", "sweeps"):
             require(self, name, getattr(self, name) >= 0, "0 or more")
         for name in ("shrinkage", "smoothing"):

@@ -58,7 +58,7 @@ def feature_stream(
     elif wanted == "auto":
         found = calibrate(labels, {0: lambda train, index: features[index]}, config, config.seed)
         if found.rule == "evidence":
-            evidence = estimate(features, labels, config.evidence).with_offset(found.threshold, found.temperature)
+            evidence = estimate(features, labels, config.evidence).with_offset(found.threshold)
             evidence = rescaled(evidence, found.residuals, config.evidence.heavy_tails)
             rule = EvidenceRule(evidence, config.evidence, learns="prototypes" in adaptation)
             return FeatureStream(memory, config.online, names, rule)

@@ -38,8 +38,7 @@ def streamed(features: Tensor, labels: Tensor, known: Tensor, config: TalonConfi
     result = run(features[known], labels[known], config)
     memory = PrototypeMemory(class_means(features[known], labels[known], int(labels[known].max()) + 1))
     if config.online.by_evidence:
-        evidence = estimate(features[known], labels[known], config.evidence)
-        evidence = evidence.with_offset(result.threshold, result.temperature)
+        evidence = estimate(features[known], labels[known], config.evidence).with_offset(result.threshold)
         evidence = rescaled(evidence, result.residuals, config.evidence.heavy_tails)
         stream = FeatureStream(memory, config.online, rule=EvidenceRule(evidence, config.evidence))
     else:
@@ -90,15 +89,13 @@ def trials(epochs: int, accuracy: float, found: list[float]) -> list[Trial]:
 
 
 def test_the_offset_at_which_the_number_of_categories_is_right_lies_between_trials() -> None:
-    halfway = balanced(trials(0, 0.5, [0.25, 0.5, 2.0, 4.0]))  # the right number lies half-way between the middle two
-    between = (OFFSETS[1] + OFFSETS[2]) / 2
-    assert halfway.threshold == pytest.approx(between) and halfway.found_ratio == pytest.approx(1.25)
-    middle_of_three = balanced(trials(0, 0.5, [0.5, 1.0, 1.0, 1.0, 2.0]))
-    assert middle_of_three.threshold == pytest.approx((OFFSETS[1] + OFFSETS[3]) / 2)
+    halfway = balanced(trials(0, 0.5, [0.25, 0.55, 2.2, 4.0]))  # a tenth too many lies half-way between the middle two
+    assert halfway.threshold == pytest.approx(-8.0) and halfway.found_ratio == pytest.approx(1.375)
+    assert balanced(trials(0, 0.5, [0.5, 1.0, 1.0, 1.0, 2.0])).threshold == pytest.approx(-7.0)  # the middle of three
     assert balanced(trials(0, 0.5, [0.5, 0.6, 0.7])).threshold == OFFSETS[2]
     assert balanced(trials(0, 0.5, [1.5, 1.6, 1.7])).threshold == OFFSETS[0]
-    both = trials(0, 0.5, [0.5, 2.0]) + trials(9, 0.6, [0.5, 0.5, 2.0])
-    assert balanced(both).epochs == 9 and balanced(both).threshold == pytest.approx(between)
+    both = trials(0, 0.5, [0.55, 2.2]) + trials(9, 0.6, [0.55, 0.55, 2.2])
+    assert balanced(both).epochs == 9 and balanced(both).threshold == pytest.approx(-8.0)
     assert balanced(trials(9, 0.5, [0.5, 2.0]) + trials(0, 0.5, [0.5, 2.0])).epochs == 0
 
 

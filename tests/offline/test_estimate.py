@@ -15,7 +15,6 @@ from talon_ocd.offline.estimate import (
     can_estimate,
     estimate,
     held_out_residuals,
-    overconfidence,
     rescaled,
     support,
     tail_weight,
@@ -391,19 +390,3 @@ def test_an_offset_that_is_given_is_taken() -> None:
 def test_no_more_dimensions_than_asked_for_or_there(dimensions: int, size: int) -> None:
     world = clusters([10] * 10, 20)
     assert estimate(world.features, world.labels, EvidenceConfig(dimensions=dimensions)).model.size == size
-
-
-@pytest.mark.parametrize("truth", [1.0, 2.5, 4.0])
-def test_how_far_evidence_is_too_sure_is_found(truth: float) -> None:
-    random = np.random.default_rng(0)
-    honest = random.normal(0.0, 3.0, 20_000)
-    known = random.random(20_000) < 1.0 / (1.0 + np.exp(-honest))
-    assert overconfidence(truth * honest + 7.0, known, 5.0) == pytest.approx(truth, rel=0.05)
-    assert overconfidence(9.0 * honest, known, 5.0) == pytest.approx(5.0)
-    assert overconfidence(0.2 * honest, known, 5.0) == pytest.approx(1.0)
-
-
-def test_evidence_that_never_errs_or_can_not_be_judged_is_taken_as_it_is() -> None:
-    evidence = np.array([-9.0, -8.0, 8.0, 9.0])
-    assert overconfidence(evidence, evidence > 0.0, 5.0) == pytest.approx(1.0)
-    assert overconfidence(evidence, evidence > 99.0, 5.0) == overconfidence(evidence, evidence > -99.0, 5.0) == 1.0

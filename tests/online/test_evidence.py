@@ -39,9 +39,7 @@ class World:
 
     def slow(self, learns: bool = True, keep: int = 8192) -> SlowEvidence:
         model = self.evidence.model
-        offset, temperature = self.evidence.offset, self.evidence.temperature
-        known = float(len(self.labelled))
-        return SlowEvidence(self.labelled, model.psi.tolist(), model.tail, offset, known, learns, keep, temperature)
+        return SlowEvidence(self.labelled, model.psi.tolist(), model.tail, self.evidence.offset, 20.0, learns, keep)
 
     def coordinates(self) -> list[list[float]]:
         return [self.evidence.model.coordinates(feature[None])[0].tolist() for feature in self.features]
@@ -52,14 +50,7 @@ class World:
 
 
 def world(
-    images: int,
-    seed: int = 0,
-    known: int = 2,
-    new: int = 2,
-    tail: float = 9.0,
-    offset: float = 0.0,
-    noise: float = 0.3,
-    temperature: float = 1.0,
+    images: int, seed: int = 0, known: int = 2, new: int = 2, tail: float = 9.0, offset: float = 0.0, noise: float = 0.3
 ) -> World:
     """Classes of 5-dimensional features around random directions; three labelled images of each known one."""
     random = torch.Generator().manual_seed(seed)
@@ -74,7 +65,7 @@ def world(
     directions = np.linalg.qr(np.random.default_rng(seed).normal(size=(5, 3)))[0]
     model = TwoCovariance(np.full(5, 0.02), directions / noise, np.array([2.0, 1.0, 0.5]) * 0.2 / noise**2, tail)
     parts = np.split(model.coordinates(labelled), known)
-    evidence = Evidence(model, *counts_and_sums(parts), offset, temperature)
+    evidence = Evidence(model, *counts_and_sums(parts), offset)
     return World(evidence, [part.tolist() for part in parts], labelled.view(known, 3, 5).mean(dim=1), features)
 
 
@@ -97,15 +88,14 @@ def assert_same_answers(found: list[Row], wanted: list[Row]) -> None:
     st.integers(0, 4),
     st.sampled_from(TAILS),
     st.sampled_from([-12.0, -3.0, -1.0, 0.0, 1.0, 30.0]),
-    st.sampled_from([0.5, 1.0, 4.0]),
     st.booleans(),
     st.integers(0, 9999),
 )
 @settings(max_examples=200)
 def test_a_batch_is_answered_as_if_one_by_one_and_as_by_the_slow_twin(
-    images: int, known: int, new: int, tail: float, offset: float, temperature: float, learns: bool, seed: int
+    images: int, known: int, new: int, tail: float, offset: float, learns: bool, seed: int
 ) -> None:
-    drawn = world(images, seed, known, new, tail, offset, temperature=temperature)
+    drawn = world(images, seed, known, new, tail, offset)
     together, alone, slow = drawn.rule(learns), drawn.rule(learns), drawn.slow(learns)
     batch = rows_of(together.assign(drawn.features, NOTHING))
     singles = [row for feature in drawn.features for row in rows_of(alone.assign(feature[None], NOTHING))]
@@ -123,7 +113,7 @@ def test_a_batch_is_answered_as_if_one_by_one_and_as_by_the_slow_twin(
 def test_a_stream_with_second_thoughts_is_that_of_the_slow_twin(
     images: int, learns: bool, keep: int, seed: int
 ) -> None:
-    drawn = world(images, seed, new=4, noise=0.2, temperature=1.0 + seed % 3)
+    drawn = world(images, seed, new=4, noise=0.2)
     stream, slow = drawn.stream(learns, adapt_every=4, keep=keep, every=3), drawn.slow(learns, keep)
     wanted = []
     for number, x in enumerate(drawn.coordinates(), 1):
@@ -155,7 +145,7 @@ def test_second_thoughts_of_such_streams_move_images() -> None:
 
 def test_long_batches_are_answered_in_sequence_too() -> None:
     drawn = world(400, 3, known=3, new=40, noise=0.15)
-    together, parts = drawn.rule(concentration=20.0), drawn.rule(concentration=20.0)
+    together, parts = drawn.rule(), drawn.rule()
     wanted = [row for part in drawn.features.split(7) for row in rows_of(parts.assign(part, NOTHING))]
     assert_same_answers(rows_of(together.assign(drawn.features, NOTHING)), wanted)
     assert sum(row[1] for row in wanted) > 20
@@ -420,9 +410,9 @@ def test_the_surest_merges_come_first(block: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_evidence_survives_saving() -> None:
-    evidence = world(0, 4, offset=-2.5, temperature=3.0).evidence
+    evidence = world(0, 4, offset=-2.5).evidence
     again = Evidence.from_state_dict(load(save(evidence.state_dict())))
-    assert again.offset == -2.5 and again.temperature == 3.0 and again.model.tail == evidence.model.tail
+    assert again.offset == -2.5 and again.model.tail == evidence.model.tail
     np.testing.assert_array_equal(again.counts, evidence.counts)
     np.testing.assert_array_equal(again.sums, evidence.sums)
     np.testing.assert_array_equal(again.model.transform, evidence.model.transform)
@@ -436,18 +426,11 @@ def test_evidence_survives_saving() -> None:
         {"sums": torch.ones(2, 2, dtype=torch.float64)},
         {"sums": torch.full((2, 3), float("nan"))},
         {"psi": torch.ones(2, dtype=torch.float64)},
-        {"temperature": torch.tensor(0.0)},
     ],
 )
 def test_evidence_that_does_not_fit_together_is_refused(change: dict[str, Tensor]) -> None:
     with pytest.raises(DataError):
         Evidence.from_state_dict({**world(0, 4).evidence.state_dict(), **change})
-
-
-def test_evidence_that_was_saved_without_a_temperature_has_none() -> None:
-    state = world(0, 4, temperature=3.0).evidence.state_dict()
-    del state["temperature"]
-    assert Evidence.from_state_dict(state).temperature == 1.0
 
 
 def test_streams_of_one_model_never_meet() -> None:

@@ -60,7 +60,6 @@ class SlowEvidence:
     concentration: float = 20.0
     learns: bool = True
     keep: int = 8192
-    temperature: float = 1.0
     images: list[Vector] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
     homes: list[int] = field(default_factory=list)
@@ -80,8 +79,7 @@ class SlowEvidence:
     def hurdle(self) -> float:
         living = sum(bool(self.members(category)) for category in range(self.size))
         answered = len(self.images)
-        prior = math.log(living) + math.log(self.concentration / (self.concentration + answered))
-        return self.offset + self.temperature * prior
+        return self.offset + math.log(living) + math.log(self.concentration / (self.concentration + answered))
 
     def odds(self, x: Vector, members: list[Vector]) -> float:
         """Evidence for a category against a new one; the posterior of its mean in terms of precisions."""
@@ -105,7 +103,7 @@ class SlowEvidence:
     def look(self, x: Vector) -> tuple[int, bool, float, int, float]:
         """Category, whether it is founded, log-odds, runner-up and its log-odds."""
         scores = [(self.odds(x, self.members(category)) - self.hurdle, -category) for category in range(self.size)]
-        ranked = [(-place, odds / self.temperature) for odds, place in sorted(scores, reverse=True) if odds > -math.inf]
+        ranked = [(-place, odds) for odds, place in sorted(scores, reverse=True) if odds > -math.inf]
         (best, odds), (second, second_odds) = (*ranked, (-1, -1e3), (-1, -1e3))[:2]
         if odds >= 0.0:
             return best, False, max(odds, -1e3), second, max(second_odds, -1e3)

@@ -6,7 +6,7 @@ Some known classes are held out of training altogether and play the part of new 
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
 nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. The offset is the one at
-which as many categories are found as there are. Nothing but the labelled set is looked at, and the number of new
+which a tenth more categories are found than there are. Nothing but the labelled set is looked at, and the number of new
 classes is never used.
 """
 
@@ -26,23 +26,16 @@ from talon_ocd.config import CalibrationConfig, EvidenceConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.metrics import strict_accuracy
-from talon_ocd.offline.estimate import (
-    can_estimate,
-    estimate,
-    known_evidence,
-    overconfidence,
-    rescaled,
-    unseen_residuals,
-)
+from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, unseen_residuals
 from talon_ocd.offline.features import class_means
 from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
 from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
-RIGHT = 0.01
-"""Logarithm of categories found over present up to which their number counts as right."""
-OFFSETS = (-24.0, -18.0, -14.0, -11.0, -8.0, -5.5, -3.0, -0.5, 2.0, 5.0)
+AIM, RIGHT = 1.1, 0.01
+"""Categories found over present that a rehearsal aims at; logarithm of it up to which their number counts as right."""
+OFFSETS = (-12.0, -9.0, -7.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0)
 """Offsets of the evidence rule that are rehearsed, in nats."""
 
 Indices = npt.NDArray[np.int64]
@@ -95,8 +88,6 @@ class Trial:
     """Categories found over categories present."""
     standard_error: float
     """Of ``strict_all`` over rounds and orders."""
-    temperature: float = 1.0
-    """T of the evidence rule."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +98,6 @@ class Calibration:
     """The rule that was rehearsed: TALON's if there are too few images to estimate anything."""
     threshold: float
     """A cosine, or the offset of the evidence rule."""
-    temperature: float
-    """T of the evidence rule."""
     epochs: int
     trials: tuple[Trial, ...]
     rounds: int
@@ -169,7 +158,7 @@ def calibrate(
     residuals: dict[int, Floats] = {}
     evidence = settings.evidence if by_evidence else None
     for epochs, encode_fold in encoders.items():
-        rehearsed = _tempered([_rehearsed(fold, labels, encode_fold, evidence) for fold in folds], settings.evidence)
+        rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
         trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
@@ -177,9 +166,8 @@ def calibrate(
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
-        rule, chosen.threshold, chosen.temperature, chosen.epochs,
-        tuple(trials), len(folds), held_out, residuals[chosen.epochs],
-    )  # fmt: skip
+        rule, chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs]
+    )
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -195,24 +183,25 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def balanced(trials: Sequence[Trial]) -> Trial:
-    """Return, between the trials, the offset at which as many categories are found as there are.
+    """Return, between the trials, the offset at which a tenth more categories are found than there are.
 
-    The number of categories rises steadily with the offset, where accuracy is noisy. If the number is right at several
-    offsets, as it is when classes lie far apart, their middle keeps clear of both edges. Between lengths of training,
-    accuracy at that offset decides.
+    The number of categories rises steadily with the offset, where accuracy is noisy; a class that is split costs less
+    than one that is never found. If the number is right at several offsets, as it is when classes lie far apart, their
+    middle keeps clear of both edges. Between lengths of training, accuracy at that offset decides.
     """
     chosen = []
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
+        aim = 0.0 if np.count_nonzero(np.abs(logs) < RIGHT) > 1 else log(AIM)
         logs = np.where(np.abs(logs) < RIGHT, 0.0, logs)
-        steps = np.arange(len(own)) * 1e-9  # np.interp wants a rise: zero is met at the first equal, or the last
+        steps = np.arange(len(own)) * 1e-9  # np.interp wants a rise: the aim is met at the first equal, or the last
         edges = (logs + steps, logs + steps - steps[-1])
         values = {
-            name: float(np.mean([np.interp(0.0, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
+            name: float(np.mean([np.interp(aim, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
             for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         }
-        chosen.append(Trial(epochs, **values, temperature=own[0].temperature))
+        chosen.append(Trial(epochs, **values))
     return max(chosen, key=lambda trial: (trial.strict_all, -trial.epochs))
 
 
@@ -230,13 +219,12 @@ def try_thresholds(
     random = np.random.default_rng(seed)
     runs = [(fold, random.permutation(len(fold.stream))) for fold in folds for _ in range(orders)]
     trials = []
-    temperature = 1.0 if folds[0].evidence is None else folds[0].evidence.temperature
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
         for threshold in grid:
             scores = np.array([_score(fold, order, settings, threshold, from_means) for fold, order in runs])
             error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
-            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error, temperature))
+            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error))
             task.advance()
     return trials
 
@@ -256,23 +244,6 @@ def _rehearsed(
     residuals = unseen_residuals(evidence, stream[unseen], torch.searchsorted(known, truth[unseen]))
     evidence = rescaled(evidence, residuals, by_evidence.heavy_tails)
     return Rehearsed(known.tolist(), means, stream, truth, evidence, residuals)
-
-
-def _tempered(folds: list[Rehearsed], config: EvidenceConfig) -> list[Rehearsed]:
-    """Return rehearsals, if evidence decides, with the temperature that all of them together show."""
-    pairs = [
-        (known_evidence(fold.evidence, fold.stream), np.isin(fold.truth.numpy(), fold.known))
-        for fold in folds
-        if fold.evidence is not None
-    ]
-    if not pairs:
-        return folds
-    found, known = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    temperature = overconfidence(found, known, config.overconfidence)
-    return [
-        fold if fold.evidence is None else replace(fold, evidence=replace(fold.evidence, temperature=temperature))
-        for fold in folds
-    ]
 
 
 def _together(parts: Sequence[Floats]) -> Floats:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.special import polygamma
 from torch import Tensor
 
@@ -29,8 +29,6 @@ WINDOW = 9
 """Neighbouring coordinates whose held-out variances are averaged."""
 LEAST_UNSEEN = 30
 """Unseen images below which their spread is not believed."""
-BLOCK = 1024
-"""Images whose evidence is worked out at once."""
 HEAVIEST, LIGHTEST = 4.0, 1000.0
 """Bounds of ν."""
 
@@ -148,32 +146,6 @@ def tail_weight(distances: Floats, size: int) -> float:
     return HEAVIEST if excess(HEAVIEST) <= 0.0 else float(brentq(excess, HEAVIEST, LIGHTEST))
 
 
-def known_evidence(evidence: Evidence, features: Tensor) -> Floats:
-    """Return log p(x | k) - log p(x | new) ``(N,)`` of unit features ``(N, D)`` and the likeliest known class."""
-    beliefs, parts = evidence.beliefs(), []
-    for part in features.split(BLOCK):
-        coordinates = evidence.model.coordinates(part)
-        squares = np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32)
-        parts.append(beliefs.log_odds(coordinates, beliefs.screen(squares).argmin(axis=1)))
-    return np.concatenate([np.empty(0), *parts])
-
-
-def overconfidence(evidence: Floats, known: npt.NDArray[np.bool_], most: float) -> float:
-    """Return T between 1 and ``most``, by logistic regression of being known ``(N,)`` on evidence ``(N,)`` over T.
-
-    Coordinates are taken for independent, and are not: evidence that says the same several times is too sure.
-    """
-    if known.all() or not known.any() or most <= 1.0:
-        return 1.0
-    signs = np.where(known, -1.0, 1.0)
-
-    def loss(parameters: Floats) -> float:
-        return float(np.logaddexp(0.0, signs * (evidence / np.exp(parameters[1]) - parameters[0])).mean())
-
-    found = minimize(loss, [0.0, 0.5 * np.log(most)], method="L-BFGS-B", bounds=[(None, None), (0.0, np.log(most))])
-    return float(np.exp(found.x[1]))
-
-
 def support(evidence: Evidence, labels: Tensor) -> dict[str, Any]:
     """Return what was estimated and how sure it is, as plain data; ``warnings`` are for people."""
     sizes = np.bincount(labels.numpy())
@@ -195,7 +167,6 @@ def support(evidence: Evidence, labels: Tensor) -> dict[str, Any]:
         "psi_largest": float(model.psi.max()),
         "psi_uncertainty": uncertainty,
         "offset": evidence.offset,
-        "temperature": evidence.temperature,
         "warnings": warnings,
     }
 

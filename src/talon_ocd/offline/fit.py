@@ -81,7 +81,6 @@ class Fitting:
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
         report["angles_before"] = self._angles(before, initial)
         by_evidence, threshold, epochs, residuals = self._rehearse(report)
-        temperature = report.get("calibration", {}).get("temperature", 1.0)
         training = train_head(
             self.trained, self.parameters, self.views, self.labels, initial,
             replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
@@ -97,7 +96,7 @@ class Fitting:
             half = encode(self.trained, self.outputs).cpu()
             report["angles_after"] = self._angles(half, class_means(half, self.labels, len(self.names)))
         report["training"] = training.to_dict()
-        evidence = self._evidence(after, (threshold, temperature), residuals, report) if by_evidence else None
+        evidence = self._evidence(after, threshold, residuals, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
         memory = PrototypeMemory(prototypes)
         join_at = 0.0 if evidence is not None else threshold  # log-odds or a cosine
@@ -163,12 +162,10 @@ class Fitting:
         if isinstance(head, PairedHead):
             head.centre(encode(head.first, self.outputs, index), encode(head.second, self.outputs, index))
 
-    def _evidence(
-        self, features: Tensor, rehearsed: tuple[float, float], residuals: Floats, report: dict[str, Any]
-    ) -> Evidence:
+    def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:
         """Estimate what the evidence rule needs of the final features, and say how sure it is."""
         settings = self.config.evidence
-        evidence = estimate(features, self.labels, settings).with_offset(*rehearsed)
+        evidence = estimate(features, self.labels, settings).with_offset(offset)
         evidence = rescaled(evidence, residuals, settings.heavy_tails)
         report["evidence"] = support(evidence, self.labels)
         for warning in report["evidence"]["warnings"]:

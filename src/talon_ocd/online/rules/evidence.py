@@ -2,14 +2,12 @@
 
 An image joins category k when
 
-    (log p(x | k) - log p(x | new) - α) / T >= log K + log θ / (θ + t)
+    log p(x | k) - log p(x | new) >= α + log K + log θ / (θ + t)
 
 that is when it is likelier to be of category k than of a new one, if K categories are equally likely and the chance of
 a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of answers t, as in a Chinese restaurant,
-but known classes were there before the first image. θ is their number: a world of many classes has many new ones. T
-takes back that coordinates which are not independent say the same several times; α is what the rehearsal found missing.
-Every answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once
-all the same.
+but known classes were there before the first image. α is what the rehearsal found missing. Every answer changes its
+category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the same.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import torch
 from torch import Tensor
 
 from talon_ocd.config import EvidenceConfig
-from talon_ocd.errors import DataError
 from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance, merges
 from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 from talon_ocd.online.rules.in_turn import Batch
@@ -43,14 +40,12 @@ class Evidence:
         counts: labelled members of each known class ``(C,)``.
         sums: sums of their coordinates ``(C, d)``.
         offset: α, in nats.
-        temperature: T, nats of evidence that are one of log-odds.
     """
 
     model: TwoCovariance
     counts: Floats
     sums: Floats
     offset: float = 0.0
-    temperature: float = 1.0
 
     def beliefs(self) -> Beliefs:
         """Return what is believed of the known classes, for one stream."""
@@ -63,24 +58,19 @@ class Evidence:
             "counts": torch.from_numpy(np.ascontiguousarray(self.counts)),
             "sums": torch.from_numpy(np.ascontiguousarray(self.sums)),
             "offset": torch.tensor(self.offset, dtype=torch.float64),
-            "temperature": torch.tensor(self.temperature, dtype=torch.float64),
         }
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> Evidence:
-        """Take what ``state_dict`` gave; models that were saved before there was a temperature have none."""
-        model, temperature = TwoCovariance.from_state_dict(state), float(state.get("temperature", 1.0))
-        if not temperature > 0.0:
-            raise DataError(
-                f"saved evidence: temperature {temperature} is not above 0; load another copy of the model."
-            )
-        evidence = cls(model, state["counts"].numpy(), state["sums"].numpy(), float(state["offset"]), temperature)
+        """Take what ``state_dict`` gave."""
+        model = TwoCovariance.from_state_dict(state)
+        evidence = cls(model, state["counts"].numpy(), state["sums"].numpy(), float(state["offset"]))
         evidence.beliefs()  # refuses what doesn't fit
         return evidence
 
-    def with_offset(self, offset: float, temperature: float | None = None) -> Evidence:
-        """Return the same with another α, and maybe another T."""
-        return replace(self, offset=offset, temperature=temperature or self.temperature)
+    def with_offset(self, offset: float) -> Evidence:
+        """Return the same with another α."""
+        return replace(self, offset=offset)
 
 
 class EvidenceRule:
@@ -100,9 +90,6 @@ class EvidenceRule:
         self.beliefs = evidence.beliefs()
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns = config, evidence.offset, learns
-        self.temperature = evidence.temperature
-        chosen = config.concentration
-        self.concentration = float(max(len(evidence.counts), 1)) if isinstance(chosen, str) else chosen
         self.answered = self.adaptations = 0
 
     def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
@@ -186,10 +173,11 @@ class EvidenceRule:
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
 
     def _batch(self, coordinates: Floats) -> Batch:
-        return Batch(self.beliefs, coordinates, self._hurdle, self.temperature, self.learns)
+        return Batch(self.beliefs, coordinates, self._hurdle, self.learns)
 
     def _hurdle(self, living: Ints, answers: Ints) -> Floats:
         """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
-        chance = self.concentration / (self.concentration + np.minimum(self.answered + answers, LONG))
-        hurdle: Floats = self.offset + self.temperature * (np.log(np.maximum(living, 1)) + np.log(chance))
+        concentration = self.config.concentration
+        chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
+        hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + np.log(chance)
         return hurdle

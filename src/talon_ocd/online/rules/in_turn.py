@@ -63,8 +63,8 @@ class Round:
 class Batch:
     """Images ``(B, d)`` in front of categories."""
 
-    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, temperature: float, learns: bool) -> None:
-        self.beliefs, self.hurdle, self.temperature, self.learns = beliefs, hurdle, temperature, learns
+    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, learns: bool) -> None:
+        self.beliefs, self.hurdle, self.learns = beliefs, hurdle, learns
         self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
         self._earlier = self._order < self._order[:, None]
         self._new = beliefs.model.new_surprise(coordinates)
@@ -173,7 +173,6 @@ class Batch:
         prediction.levels[flat < 0] = 0
         density = self.beliefs.log_density(np.repeat(self._coordinates, 2, axis=0), prediction)
         odds: Floats = density.reshape(-1, 2) + (self._new - self.hurdle(living, answered))[:, None]
-        odds /= self.temperature
         return odds
 
     def _assignment(self, found: Round, ids: Ints, best: Ints) -> Assignment:
