@@ -9,7 +9,7 @@ from tests.page import browsing
 from tests.page.browsing import Page
 from tests.service.running import Running, digits, running
 
-IMAGES = 40
+IMAGES = 60
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,8 @@ def served(fitted: Talon, tmp_path: Path) -> Iterator[Running]:
     """A service of its own for each test, which has answered some images."""
     with running(fitted, tmp_path / "stream") as service:
         assert service.client().batch(digits(IMAGES)).status == 200
+        found = service.client().get("/v1/categories?state=discovered").json["items"]
+        assert sum(one["count"] > 1 for one in found) >= 2, "the tests need two discovered categories with some images"
         yield service
 
 
