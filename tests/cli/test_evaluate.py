@@ -162,6 +162,7 @@ def test_a_known_class_that_is_never_labelled_shifts_no_count(tmp_path: Path) ->
         (("--method", ","), "give at least one name"),
         (("--method", "smile", "--set", "smile.bit=3"), "Did you mean 'bits'"),
         (("--sweep", "threshold"), "write NAME=V1,V2"),
+        (("-m", "evidence", "--threshold", 0.5), "evidence decides by evidence and has no threshold; leave it out"),
         (("--threshold", "high"), "threshold must be a number or auto"),
         (("--adapt", "encode"), "Did you mean 'encoder'"),
         (("--preset", "oficial"), "Did you mean 'official'"),

@@ -101,6 +101,7 @@ def evaluate(
         epochs=epochs, threshold=choices.number_or_word(threshold), adapt=adaptation,
     )  # fmt: skip
     names = names or ["evidence" if full.online.by_evidence else "talon"]  # a preset or a number may mean TALON's rule
+    _refuse_unused(threshold, names)
     cells = [cell for name in names for cell in _cells(name, full, epochs, adaptation, own, sweep or [])]
     stream = cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario))
     rule = cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule))
@@ -125,6 +126,15 @@ def _methods(text: str) -> list[str]:
     """Return the names that are meant; a group stands for its methods, a Python file for those it defines."""
     names = [register_file(Path(word)) if word.endswith(".py") else list_methods(word) for word in _words(text)]
     return list(dict.fromkeys(name for part in names for name in part))
+
+
+def _refuse_unused(threshold: str | None, names: list[str]) -> None:
+    """Refuse a number for a threshold that no method would look at."""
+    if threshold not in (None, "auto") and all(REGISTRY[name].group == "ours" for name in names):
+        raise ConfigError(
+            f"--threshold {threshold}: {', '.join(names)} decides by evidence and has no threshold; leave it out, set "
+            "evidence.offset, or use --method talon."
+        )
 
 
 def _cells(
