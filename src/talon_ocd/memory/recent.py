@@ -18,7 +18,7 @@ from talon_ocd.memory.two_covariance import Floats
 
 BLOCK = 2**21
 """Products of images and categories at once: second thoughts need little memory, however much there is to think of."""
-PRODUCTS = 2**24
+PRODUCTS = 2**22
 """Products of a whole sweep: with many categories it thinks of the newest images only, so that no answer waits long."""
 _PARTS = ("coordinates", "answers", "homes")
 
