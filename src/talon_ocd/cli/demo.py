@@ -164,5 +164,6 @@ def _tell(scores: dict[str, Any], output: Path, seconds: float) -> None:
         highlight=False,
     )
     choices.out.print(f"look at {output / 'report.html'}", markup=False, highlight=False)
-    for line in ("your own photos:", "  talon fit KNOWN -o MODEL", "  talon discover INCOMING -m MODEL -o OUT"):
+    commands = ("fit KNOWN -o MODEL", "discover INCOMING -m MODEL -o OUT", "serve -m MODEL --stream STREAM   (a page)")
+    for line in ("your own photos:", *(f"  talon {command}" for command in commands)):
         choices.out.print(line, markup=False, highlight=False)
