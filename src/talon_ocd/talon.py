@@ -172,9 +172,8 @@ class Talon:
         """
         begun = settings_at(Path(folder)) if folder is not None else {}
         if begun:
-            threshold = (
-                threshold if threshold is not None else None if begun["rule"] == "evidence" else begun["threshold"]
-            )
+            if threshold is None and begun["rule"] == "cosine":
+                threshold = begun["threshold"]
             adapt = adapt if adapt is not None else ",".join(begun["adapt"]) or "none"
             finer = finer if finer is not None else begun["finer"]
             bounds = bounds or Bounds(**begun["bounds"])

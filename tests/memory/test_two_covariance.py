@@ -12,6 +12,7 @@ from talon_ocd.memory.two_covariance import MOST_COUNTED
 from tests.memory.test_prototypes import unit_rows
 from tests.memory.worlds import TAILS, counts_and_sums, drawn_members, drawn_model
 from tests.twins.evidence import log_density_of_members, log_density_of_next, next_member
+from tests.twins.two_covariance import log_odds, same
 
 sizes = st.lists(st.integers(0, 7), min_size=1, max_size=4)
 
@@ -40,7 +41,7 @@ def test_log_odds_are_those_of_the_densities(members: list[int], dims: int, tail
         log_density_of_next(row.tolist(), rows.tolist(), psi, tail) - log_density_of_next(row.tolist(), [], psi, tail)
         for row, rows in zip(x, drawn, strict=True)
     ]
-    np.testing.assert_allclose(model.log_odds(x, *counts_and_sums(drawn)), wanted, atol=1e-9)
+    np.testing.assert_allclose(log_odds(model, x, *counts_and_sums(drawn)), wanted, atol=1e-9)
 
 
 def test_gaussian_log_odds_are_a_ratio_of_densities_of_all_data() -> None:
@@ -49,14 +50,14 @@ def test_gaussian_log_odds_are_a_ratio_of_densities_of_all_data() -> None:
     psi = model.psi.tolist()
     together = log_density_of_members([*rows.tolist(), x[0].tolist()], psi)
     apart = log_density_of_members(rows.tolist(), psi) + log_density_of_members(x.tolist(), psi)
-    np.testing.assert_allclose(model.log_odds(x, *counts_and_sums([rows])), together - apart, atol=1e-9)
+    np.testing.assert_allclose(log_odds(model, x, *counts_and_sums([rows])), together - apart, atol=1e-9)
 
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_category_without_members_is_a_new_one(tail: float) -> None:
     model = drawn_model(6, 0, tail)
     x = drawn_members(model, [9], 1)[0]
-    odds = model.log_odds(x, np.zeros(9), np.zeros((9, 6)))
+    odds = log_odds(model, x, np.zeros(9), np.zeros((9, 6)))
     np.testing.assert_allclose(odds, 0.0, atol=1e-12)
 
 
@@ -65,8 +66,8 @@ def test_more_members_at_one_place_speak_for_images_there_and_against_images_els
     place = np.sqrt(model.psi)
     counts = np.array([1.0, 2.0, 5.0, 20.0])
     sums = counts[:, None] * place
-    near = model.log_odds(np.tile(place, (4, 1)), counts, sums)
-    far = model.log_odds(np.tile(-2 * place, (4, 1)), counts, sums)
+    near = log_odds(model, np.tile(place, (4, 1)), counts, sums)
+    far = log_odds(model, np.tile(-2 * place, (4, 1)), counts, sums)
     assert (np.diff(near) > 0).all() and near[0] > 0
     assert (np.diff(far) < 0).all() and far[0] < 0
 
@@ -76,7 +77,7 @@ def test_a_category_is_never_better_known_than_by_fifty_members(tail: float) -> 
     model = drawn_model(5, 1, tail)
     x, place = drawn_members(model, [1, 1], 2)
     counts = np.array([MOST_COUNTED - 1, MOST_COUNTED, 3 * MOST_COUNTED])
-    fewer, fifty, many = model.log_odds(np.tile(x, (3, 1)), counts, counts[:, None] * place).tolist()
+    fewer, fifty, many = log_odds(model, np.tile(x, (3, 1)), counts, counts[:, None] * place).tolist()
     assert abs(fifty - many) < 1e-9 and abs(fifty - fewer) > 1e-6
 
 
@@ -88,9 +89,9 @@ def test_two_categories_are_one_by_the_densities_of_all_their_members(a: int, b:
     psi = model.psi.tolist()
     wanted = log_density_of_members([*first.tolist(), *second.tolist()], psi)
     wanted -= log_density_of_members(first.tolist(), psi) + log_density_of_members(second.tolist(), psi)
-    odds = model.same(*counts_and_sums([first]), *counts_and_sums([second]))
+    odds = same(model, *counts_and_sums([first]), *counts_and_sums([second]))
     np.testing.assert_allclose(odds, wanted, atol=1e-9)
-    np.testing.assert_allclose(odds, model.same(*counts_and_sums([second]), *counts_and_sums([first])), atol=1e-12)
+    np.testing.assert_allclose(odds, same(model, *counts_and_sums([second]), *counts_and_sums([first])), atol=1e-12)
 
 
 def test_large_categories_are_compared_as_if_four_members_lay_at_their_means() -> None:
@@ -100,7 +101,7 @@ def test_large_categories_are_compared_as_if_four_members_lay_at_their_means() -
     psi = model.psi.tolist()
     wanted = log_density_of_members([*four.tolist(), *second.tolist()], psi)
     wanted -= log_density_of_members(four.tolist(), psi) + log_density_of_members(second.tolist(), psi)
-    odds = model.same(*counts_and_sums([first]), *counts_and_sums([second]))
+    odds = same(model, *counts_and_sums([first]), *counts_and_sums([second]))
     np.testing.assert_allclose(odds, wanted, atol=1e-8)
 
 

@@ -19,6 +19,7 @@ from talon_ocd.online import Assignment, Evidence, EvidenceRule, FeatureStream
 from tests.memory.test_prototypes import unit_rows
 from tests.memory.worlds import TAILS, counts_and_sums
 from tests.twins.evidence import SlowEvidence
+from tests.twins.two_covariance import log_odds, same
 
 NOTHING = PrototypeMemory(torch.empty(0, 5))
 """The rule has its own memory of categories."""
@@ -259,7 +260,7 @@ def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
     x = torch.tensor([EAST])
     for answered in range(3):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
-        evidence = float(PLAIN.log_odds(PLAIN.coordinates(x), counts, sums)[0])
+        evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
         prior = offset + log(3) + log(5.0 / (5.0 + answered))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
@@ -370,7 +371,7 @@ def test_halves_of_one_cluster_are_proposed_for_merging_and_clusters_far_apart_a
     merges = rule.merges()
     assert [pair[:2] for pair in merges] == [(1, 2)]
     counts, sums = rule.beliefs.counts, rule.beliefs.sums
-    wanted = PLAIN.same(counts[1:2], sums[1:2], counts[2:3], sums[2:3])
+    wanted = same(PLAIN, counts[1:2], sums[1:2], counts[2:3], sums[2:3])
     np.testing.assert_allclose(merges[0][2], wanted)
 
 
@@ -395,7 +396,7 @@ def test_the_surest_merges_come_first(block: int, monkeypatch: pytest.MonkeyPatc
     every = rule.merges(most=10**6)
     counts, sums = rule.beliefs.counts, rule.beliefs.sums
     slow = {
-        (a, b): float(PLAIN.same(counts[[a]], sums[[a]], counts[[b]], sums[[b]])[0])
+        (a, b): float(same(PLAIN, counts[[a]], sums[[a]], counts[[b]], sums[[b]])[0])
         for a, b in combinations(np.flatnonzero(counts).tolist(), 2)
         if b >= 4
     }

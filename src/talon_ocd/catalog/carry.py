@@ -15,7 +15,7 @@ from talon_ocd.catalog.categories import Catalog
 from talon_ocd.catalog.names import NameTakenError
 from talon_ocd.catalog.reading import MOST_ROWS, CatalogReader
 from talon_ocd.catalog.views import Category
-from talon_ocd.durable.journal import MOST_PARAMETERS, Event, Journal
+from talon_ocd.durable.journal import Event, Journal
 
 LOOKED_FOR = 10_000
 """Images of a category that are looked for, newest first."""
@@ -141,10 +141,6 @@ class _Carrying:
 
 def _homes_of(journal: Journal, keys: Sequence[str]) -> list[int]:
     """Return the homes of the images with these keys; of one that came twice the last home, of rejected ones none."""
-    homes: dict[str, int] = {}
-    for start in range(0, len(keys), MOST_PARAMETERS):
-        part = keys[start : start + MOST_PARAMETERS]
-        marks = ",".join("?" * len(part))
-        for row in journal.query(f"SELECT key, home FROM decisions WHERE key IN ({marks}) ORDER BY idx", part):
-            homes[row["key"]] = row["home"]
+    rows = journal.query_in("SELECT key, home FROM decisions WHERE key IN (*) ORDER BY idx", keys)
+    homes: dict[str, int] = {row["key"]: row["home"] for row in rows}
     return [home for home in homes.values() if home >= 0]

@@ -9,7 +9,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from talon_ocd.durable.journal import MOST_PARAMETERS, Journal
+from talon_ocd.durable.journal import Journal
 from talon_ocd.errors import CatalogError
 
 Move = tuple[int, int, int]
@@ -18,12 +18,8 @@ Move = tuple[int, int, int]
 
 def column_of(journal: Journal, column: str, images: Sequence[int]) -> dict[int, int]:
     """Return ``home`` or ``category`` of images; refuses those that are not there."""
-    found: dict[int, int] = {}
-    for start in range(0, len(images), MOST_PARAMETERS):
-        part = images[start : start + MOST_PARAMETERS]
-        marks = ",".join("?" * len(part))
-        rows = journal.query(f"SELECT idx, {column} AS value FROM decisions WHERE idx IN ({marks})", part)
-        found.update((row["idx"], row["value"]) for row in rows)
+    rows = journal.query_in(f"SELECT idx, {column} AS value FROM decisions WHERE idx IN (*)", images)
+    found: dict[int, int] = {row["idx"]: row["value"] for row in rows}
     for image in images:
         if image not in found:
             raise CatalogError(f"there is no image {image}; {journal.answered} were answered, counted from 0.")
@@ -32,12 +28,7 @@ def column_of(journal: Journal, column: str, images: Sequence[int]) -> dict[int,
 
 def has_feature(journal: Journal, images: Sequence[int]) -> bool:
     """Say whether the feature of one of the images is still there."""
-    for start in range(0, len(images), MOST_PARAMETERS):
-        part = images[start : start + MOST_PARAMETERS]
-        marks = ",".join("?" * len(part))
-        if journal.query(f"SELECT 1 FROM features WHERE idx IN ({marks}) LIMIT 1", part):
-            return True
-    return False
+    return any(journal.query_in("SELECT 1 FROM features WHERE idx IN (*) LIMIT 1", images))
 
 
 def write_homes(connection: sqlite3.Connection, moves: Iterable[Move]) -> None:

@@ -18,7 +18,7 @@ from talon_ocd.catalog.facts import STATES, Facts
 from talon_ocd.catalog.paging import SORTS, page
 from talon_ocd.catalog.pairs import NearestPairs, Pair, worth_asking
 from talon_ocd.catalog.views import Category, Member, Page, Suggestion
-from talon_ocd.durable.journal import MOST_PARAMETERS, Event, Journal, as_event
+from talon_ocd.durable.journal import Event, Journal, as_event
 from talon_ocd.errors import CatalogError, nearest
 
 MOST_ROWS = 1000
@@ -141,16 +141,13 @@ class CatalogReader:
     def images(self, indices: Sequence[int]) -> Sequence[Member]:
         """Return images by their index, in this order; unknown ones are left out."""
         found: dict[int, Member] = {}
-        for start in range(0, len(indices), MOST_PARAMETERS):
-            part = indices[start : start + MOST_PARAMETERS]
-            marks = ",".join("?" * len(part))
-            for row in self.journal.query(f"SELECT * FROM decisions WHERE idx IN ({marks})", part):
-                other = row["runner_up"]
-                found[row["idx"]] = Member(
-                    row["idx"], row["source"], row["at"], row["category"], row["verdict"], row["similarity"], other,
-                    self.name(other) if other >= 0 else "", row["runner_up_similarity"],
-                    row["similarity"] - self._threshold,
-                )  # fmt: skip
+        for row in self.journal.query_in("SELECT * FROM decisions WHERE idx IN (*)", indices):
+            other = row["runner_up"]
+            found[row["idx"]] = Member(
+                row["idx"], row["source"], row["at"], row["category"], row["verdict"], row["similarity"], other,
+                self.name(other) if other >= 0 else "", row["runner_up_similarity"],
+                row["similarity"] - self._threshold,
+            )  # fmt: skip
         return [found[index] for index in indices if index in found]
 
     def exemplars(self, category: int, n: int = 4) -> Sequence[int]:
@@ -254,10 +251,7 @@ class CatalogReader:
 
     def _events(self, numbers: Sequence[int]) -> Iterable[Event]:
         """Return events with all that belongs to them, in any order."""
-        for start in range(0, len(numbers), MOST_PARAMETERS):
-            part = numbers[start : start + MOST_PARAMETERS]
-            marks = ",".join("?" * len(part))
-            yield from map(as_event, self.journal.query(f"SELECT * FROM events WHERE seq IN ({marks})", part))
+        return map(as_event, self.journal.query_in("SELECT * FROM events WHERE seq IN (*)", numbers))
 
 
 def _demand_word(what: str, word: str, words: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_ocd.durable.journal import MOST_PARAMETERS, Journal
+from talon_ocd.durable.journal import Journal
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -72,11 +72,7 @@ class Totals:
             rows = journal.query(f"SELECT {COLUMNS} FROM categories")
         else:
             rows = journal.query(f"SELECT {COLUMNS} FROM categories WHERE last_idx >= ?", (self._seen,))
-        ids = sorted(touched)
-        for start in range(0, len(ids), MOST_PARAMETERS):
-            part = ids[start : start + MOST_PARAMETERS]
-            marks = ",".join("?" * len(part))
-            rows += journal.query(f"SELECT {COLUMNS} FROM categories WHERE id IN ({marks})", part)
+        rows += journal.query_in(f"SELECT {COLUMNS} FROM categories WHERE id IN (*)", sorted(touched))
         if not rows:
             return
         ids_read, *columns = zip(*rows, strict=True)

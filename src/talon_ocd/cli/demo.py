@@ -162,6 +162,7 @@ def _tell(scores: dict[str, Any], output: Path, seconds: float) -> None:
         f"strict accuracy {strict['all']:.1%} (known digits {strict['old']:.1%}, new digits {strict['new']:.1%}); "
         f"{found['found']} categories for {found['true']} digits; {seconds:.0f} s",
         highlight=False,
+        soft_wrap=True,
     )
     choices.out.print(f"look at {output / 'report.html'}", markup=False, highlight=False)
     commands = ("fit KNOWN -o MODEL", "discover INCOMING -m MODEL -o OUT", "serve -m MODEL --stream STREAM   (a page)")

@@ -91,7 +91,7 @@ def replay(
 ) -> None:
     """Answer all images of a stream anew, by another model; names, merges and hidden ones are carried over."""
     old = Journal(stream)
-    if (output / "stream.sqlite").exists() and output.resolve() == stream.resolve():
+    if output.resolve() == stream.resolve():
         raise ConfigError(f"{output}: the new stream needs a folder of its own.")
     gone: list[Skipped] = []
     pictures = Pictures(old)

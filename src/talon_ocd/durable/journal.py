@@ -227,6 +227,12 @@ class Journal:
         except sqlite3.Error as error:
             raise StreamError(f"{self.folder}: the journal can't be read ({error}).") from error
 
+    def query_in(self, sql: str, values: Sequence[Any]) -> Iterator[sqlite3.Row]:
+        """Yield rows for any number of values: ``sql`` has ``IN (*)`` where they belong; order holds in parts only."""
+        for start in range(0, len(values), MOST_PARAMETERS):
+            part = values[start : start + MOST_PARAMETERS]
+            yield from self.query(sql.replace("(*)", f"({','.join('?' * len(part))})"), part)
+
     def meta(self, key: str, default: Any = None) -> Any:
         """Return a fact about the stream."""
         rows = self.query("SELECT value FROM meta WHERE key = ?", (key,))
@@ -243,6 +249,10 @@ class Journal:
         rows = self.query("SELECT * FROM decisions WHERE idx = ?", (index,))
         return self.as_decision(rows[0]) if rows else None
 
+    def steps(self, index: int) -> int:
+        """Return how many encoder updates there had been before an answer."""
+        return int(self.query("SELECT steps FROM decisions WHERE idx = ?", (index,))[0]["steps"])
+
     def as_decision(self, row: sqlite3.Row) -> Decision:
         """Return the answer of a row of ``decisions``."""
         names, rule = self._facts()
@@ -258,12 +268,8 @@ class Journal:
 
     def features(self, indices: Sequence[int]) -> tuple[list[int], Tensor]:
         """Return the indices ``(N,)`` whose features are still there, and those ``(N, D)``."""
-        found: dict[int, bytes] = {}
-        for start in range(0, len(indices), MOST_PARAMETERS):
-            part = [int(index) for index in indices[start : start + MOST_PARAMETERS]]
-            marks = ",".join("?" * len(part))
-            for row in self.query(f"SELECT idx, feature FROM features WHERE idx IN ({marks})", part):
-                found[row["idx"]] = row["feature"]
+        rows = self.query_in("SELECT idx, feature FROM features WHERE idx IN (*)", indices)
+        found: dict[int, bytes] = {row["idx"]: row["feature"] for row in rows}
         there = [index for index in indices if index in found]
         if not there:
             return [], torch.empty(0, 0)
@@ -277,25 +283,16 @@ class Journal:
 
     def seen(self, keys: Sequence[str]) -> set[str]:
         """Return those of the keys that were answered."""
-        return self._among("key", keys)
+        return {row["key"] for row in self.query_in("SELECT key FROM decisions WHERE key IN (*)", keys)}
 
     def stored(self, names: Sequence[str]) -> set[str]:
         """Return those of the names of originals that an answer needs."""
-        return self._among("stored", names)
+        return {row["stored"] for row in self.query_in("SELECT stored FROM decisions WHERE stored IN (*)", names)}
 
     def request(self, key: str) -> tuple[str, Decision] | None:
         """Return digest and answer of a request that was answered before."""
         rows = self.query("SELECT * FROM requests JOIN decisions USING (idx) WHERE requests.key = ?", (key,))
         return (rows[0]["digest"], self.as_decision(rows[0])) if rows else None
-
-    def _among(self, column: str, values: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for start in range(0, len(values), MOST_PARAMETERS):
-            part = values[start : start + MOST_PARAMETERS]
-            marks = ",".join("?" * len(part))
-            rows = self.query(f"SELECT {column} FROM decisions WHERE {column} IN ({marks})", part)
-            found |= {row[column] for row in rows}
-        return found
 
     def _facts(self) -> tuple[list[str], dict[str, Any]]:
         """Names of the known classes, and threshold and unit of the rule: they never change."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from talon_ocd.durable.identity import Identity, claim
-from talon_ocd.durable.journal import Draft, Entry, Event, Journal, Request
+from talon_ocd.durable.journal import JOURNAL, Draft, Entry, Event, Journal, Request
 from talon_ocd.durable.pictures import Pictures
 from talon_ocd.durable.replay import Replay
 from talon_ocd.durable.snapshots import Snapshots
@@ -281,8 +281,10 @@ class DurableStream(DiscoveryStream):
 
     def _feature(self, index: int, answered: int) -> Tensor | None:
         """Return a feature that a replay will find, too: one of the newest by then, or of a category's first image."""
-        founders = self.journal.query("SELECT 1 FROM categories WHERE first_idx = ?", (index,))
-        return self.journal.feature(index) if founders or index >= answered - self.keep.features else None
+        kept = index >= answered - self.keep.features
+        if not kept:
+            kept = bool(self.journal.query("SELECT 1 FROM categories WHERE first_idx = ?", (index,)))
+        return self.journal.feature(index) if kept else None
 
     def _go_back(self, event: Event) -> list[int]:
         state = self.snapshots.read(self.snapshots.find(event.data["snapshot"]))
@@ -298,14 +300,13 @@ class DurableStream(DiscoveryStream):
         return self._write([Draft("retired", category, {"reason": why}) for category in retired])
 
     def _guarded(self) -> list[Event]:
-        return (
-            []
-            if self.guard is None
-            else self._write([Draft("guard", None, facts) for facts in self.guard.take_events()])
-        )
+        events = [] if self.guard is None else self.guard.take_events()
+        return self._write([Draft("guard", None, facts) for facts in events])
 
     def _write(self, drafts: Sequence[Draft]) -> list[Event]:
         """Append events; those that a replay meets again are written already."""
+        if not drafts:
+            return []
         if self._replaying is not None:
             drafts = [draft for draft in drafts if not self._replaying.knows(draft, self.answered)]
         with self.journal.transaction():
@@ -376,7 +377,7 @@ class DurableStream(DiscoveryStream):
 
 def settings_at(folder: Path) -> Mapping[str, Any]:
     """Return the settings that a stream folder was begun with; nothing if there is none yet."""
-    if not (folder / "stream.sqlite").is_file():
+    if not (folder / JOURNAL).is_file():
         return {}
     try:
         journal = Journal(folder)

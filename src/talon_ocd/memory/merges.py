@@ -11,8 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from talon_ocd.memory.beliefs import Beliefs, Ints
-from talon_ocd.memory.two_covariance import MOST_COMPARED, Floats, TwoCovariance
+from talon_ocd.memory.two_covariance import Floats, TwoCovariance
 
+MOST_COMPARED = 4.0
+"""Members that count when two categories are compared: more would prove that any two halves of a class differ."""
 BLOCK = 2**20
 """Pairs compared at once."""
 
@@ -47,7 +49,7 @@ def _compared(beliefs: Beliefs) -> Iterator[tuple[Ints, Ints, Floats]]:
 
 
 def _same(model: TwoCovariance, count: float, sums: Floats, other_count: float, other_sums: Floats) -> Floats:
-    """Return ``TwoCovariance.same`` ``(P, Q)`` of all pairs of categories with so many members."""
+    """Return the log-odds ``(P, Q)`` that categories with so many members are one, for all pairs."""
     together = (count + other_count) * model.psi + 1.0
     weights = model.psi / together
     volume = np.log(together).sum()

@@ -21,8 +21,6 @@ from talon_ocd.errors import DataError
 Floats = npt.NDArray[np.float64]
 MOST_COUNTED = 50.0
 """Members after which a category counts as well known: no mean of real images gets more certain than that."""
-MOST_COMPARED = 4.0
-"""Members that count when two categories are compared: more would prove that any two halves of a class differ."""
 TOGETHER = 64
 """Images whose coordinates are one product."""
 
@@ -95,28 +93,6 @@ class TwoCovariance:
     def new_surprise(self, coordinates: Floats) -> Floats:
         """Return minus the log-density ``(B,)`` of being the first of a new category."""
         return self.surprise((coordinates**2) @ (1.0 / (1.0 + self.psi))) + self.new_volume
-
-    def log_odds(self, coordinates: Floats, counts: Floats, sums: Floats) -> Floats:
-        """Return L ``(B,)``: evidence for a category each, ``(B,)`` counts and ``(B, d)`` sums, against a new one."""
-        means, variances, volume = self.predictive(counts, sums)
-        distances = ((coordinates - means) ** 2 / variances).sum(axis=1)
-        return self.new_surprise(coordinates) - self.surprise(distances) - volume
-
-    def same(self, counts: Floats, sums: Floats, other_counts: Floats, other_sums: Floats) -> Floats:
-        """Return the log-odds ``(P,)`` that pairs of categories are one, given ``(P,)`` counts and ``(P, d)`` sums.
-
-        Each counts for at most ``MOST_COMPARED`` members; their means are compared as Gaussians.
-        """
-        first, second = np.minimum(counts, MOST_COMPARED), np.minimum(other_counts, MOST_COMPARED)
-        one = sums / np.maximum(counts, 1.0)[:, None] * first[:, None]
-        two = other_sums / np.maximum(other_counts, 1.0)[:, None] * second[:, None]
-        return self._marginal(first + second, one + two) - self._marginal(first, one) - self._marginal(second, two)
-
-    def _marginal(self, counts: Floats, sums: Floats) -> Floats:
-        """Return the part of log p(members) that depends on which of them share a mean."""
-        grown = counts[:, None] * self.psi + 1.0
-        result: Floats = 0.5 * (sums**2 * self.psi / grown - np.log(grown)).sum(axis=1)
-        return result
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the parameters as tensors, ready for safetensors."""

@@ -79,8 +79,7 @@ class Decider:
                 continue
             digest, decision = found
             _check_digest(digest, request.digest)
-            rows = self._journal.query("SELECT steps FROM decisions WHERE idx = ?", (decision.index,))
-            outcomes.append(Outcome(decision, True, int(rows[0]["steps"])))
+            outcomes.append(Outcome(decision, True, self._journal.steps(decision.index)))
         return outcomes
 
     async def _wait(self, answers: Future[list[Answer]]) -> list[Answer]:

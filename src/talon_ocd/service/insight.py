@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from talon_ocd.catalog import Catalog, grid, what_if
 from talon_ocd.durable import DurableStream, Journal
-from talon_ocd.durable.journal import MOST_PARAMETERS
 from talon_ocd.online import FeatureStream
 from talon_ocd.service import schemas
 from talon_ocd.service.examples import AXES
@@ -95,12 +94,8 @@ class Insight:
         return self._axes[1], self._axes[2]
 
     def _homes(self, indices: Sequence[int]) -> dict[int, int]:
-        homes: dict[int, int] = {}
-        for start in range(0, len(indices), MOST_PARAMETERS):
-            part = indices[start : start + MOST_PARAMETERS]
-            marks = ",".join("?" * len(part))
-            for row in self._journal.query(f"SELECT idx, home FROM decisions WHERE idx IN ({marks})", part):
-                homes[int(row["idx"])] = int(row["home"])
+        rows = self._journal.query_in("SELECT idx, home FROM decisions WHERE idx IN (*)", indices)
+        homes = {int(row["idx"]): int(row["home"]) for row in rows}
         ends = {home: self._catalog.resolve(home) if home >= 0 else -1 for home in set(homes.values())}
         return {index: ends[home] for index, home in homes.items()}
 

@@ -61,8 +61,7 @@ class Views:
         decision = self._journal.decision(index)
         if decision is None:
             return None
-        steps = self._journal.query("SELECT steps FROM decisions WHERE idx = ?", (index,))[0]["steps"]
-        return self.decision(Outcome(decision, True, int(steps)))
+        return self.decision(Outcome(decision, True, self._journal.steps(index)))
 
     def category(self, category: catalogs.Category) -> schemas.Category:
         """Return a category."""
@@ -70,10 +69,8 @@ class Views:
 
     def members(self, members: Sequence[catalogs.Member]) -> list[schemas.Member]:
         """Return images with their homes and links."""
-        marks = ",".join("?" * len(members))
-        rows = self._journal.query(
-            f"SELECT idx, home FROM decisions WHERE idx IN ({marks})", [member.index for member in members]
-        )
+        indices = [member.index for member in members]
+        rows = self._journal.query_in("SELECT idx, home FROM decisions WHERE idx IN (*)", indices)
         homes = {int(row["idx"]): self._end(int(row["home"])) for row in rows}
         return [
             schemas.Member(
