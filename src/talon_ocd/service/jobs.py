@@ -36,18 +36,14 @@ class Job:
         learn: whether they are learned from.
         requests: under which key each of them may come again.
         answers: what somebody waits for.
-        loaded: the canvas of each, or why it can't be used; ``None`` as long as it is not decoded.
-        missing: how many are not decoded yet.
-        failure: why none of them can be answered.
+        loaded: the canvas of each, or why it can't be used; empty as long as they are not encoded.
     """
 
     items: Sequence[ImageItem]
     learn: bool
     requests: Sequence[Request | None]
     answers: Future[list[Answer]] = field(default_factory=Future)
-    loaded: list[Tensor | ImageError | None] = field(default_factory=list)
-    missing: int = 0
-    failure: BaseException | None = None
+    loaded: Sequence[Tensor | ImageError] = ()
 
     @property
     def good(self) -> list[GoodImage]:
@@ -55,9 +51,13 @@ class Job:
         columns = zip(self.items, self.requests, self.loaded, strict=True)
         return [GoodImage(item, request, canvas) for item, request, canvas in columns if isinstance(canvas, Tensor)]
 
+    def begin(self) -> bool:
+        """Take it in hand: it can't be cancelled any more; tells whether somebody still waits for it."""
+        return self.answers.running() or (not self.answers.done() and self.answers.set_running_or_notify_cancel())
+
     def fail(self, error: BaseException) -> None:
         """Say that there will be no answer, unless there is one or nobody waits."""
-        if self.answers.running() or (not self.answers.done() and self.answers.set_running_or_notify_cancel()):
+        if self.begin():
             self.answers.set_exception(error)
 
     def finish(self, coming: Iterator[Outcome]) -> None:

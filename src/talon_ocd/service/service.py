@@ -13,10 +13,11 @@ from talon_ocd import __version__
 from talon_ocd.catalog import Catalog
 from talon_ocd.durable import Event
 from talon_ocd.durable.journal import JOURNAL
-from talon_ocd.images import display
+from talon_ocd.images import Limits, display
 from talon_ocd.service import schemas
 from talon_ocd.service.auth import Guardian
 from talon_ocd.service.deciding import Decider
+from talon_ocd.service.encoding import Encoding, LocalEncoding
 from talon_ocd.service.events import Broadcaster, message
 from talon_ocd.service.insight import Insight
 from talon_ocd.service.metrics import Metrics
@@ -47,7 +48,9 @@ class Service:
         threshold: float | str | None = None,
         adapt: str | None = None,
         finer: float | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
+        """Open a stream and serve it; ``encoding`` is who encodes for it, by default threads of this process."""
         self.settings = settings
         self.stopping = False
         self.stream = talon.stream(folder, threshold=threshold, adapt=adapt, finer=finer, purpose="talon serve")
@@ -59,7 +62,9 @@ class Service:
             self.broadcaster = Broadcaster(settings.listeners)
             self.views = Views(self.catalog, self.journal)
             self.insight = Insight(self.catalog, self.journal, talon, self.stream)
-            self.worker = Worker(self.stream, settings, self.metrics)
+            limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_body)
+            encoding = encoding or LocalEncoding(self.stream, limits)
+            self.worker = Worker(self.stream, encoding, settings, self.metrics)
         except BaseException:
             self.stream.close()
             raise

@@ -1,8 +1,8 @@
 """The one owner of the stream (layer: service).
 
-Images are decoded by a few threads, go through the trunk in micro-batches in a second stage, and are decided, learned
-and written down by one thread, in the order in which they were decoded. What people change goes through that thread as
-well, so that there is one order of everything. Reading asks nobody here.
+Images are decoded and go through the trunk in micro-batches, several of which may be under way, wherever the encoding
+is; they are decided, learned and written down by one thread, in the order in which they came. What people change goes
+through that thread as well, so that there is one order of everything. Reading asks nobody here.
 """
 
 from __future__ import annotations
@@ -14,55 +14,56 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TypeVar
 
 from torch import Tensor
 
 from talon_ocd.durable import DurableStream, Request
-from talon_ocd.errors import ImageError, StorageError
-from talon_ocd.images import ImageItem, Limits, load_canvases
+from talon_ocd.errors import StorageError
+from talon_ocd.images import ImageItem
 from talon_ocd.online import Decision
+from talon_ocd.service.encoding import EncodedImages, Encoding
 from talon_ocd.service.jobs import Answer, Encoded, Job, Outcome
 from talon_ocd.service.metrics import Metrics
 from talon_ocd.service.problems import busy
 from talon_ocd.service.settings import ServiceSettings
 
 T = TypeVar("T")
+UnderWay = tuple[list[Job], Future[EncodedImages]]
 _log = logging.getLogger("talon_ocd.service")
-DECODERS = 2
-"""Threads that decode."""
 MICRO_BATCH = 32
 """Most images that go through the trunk together, unless one request alone has more."""
-AHEAD = 2
-"""Micro-batches that may be encoded while the owner still answers an earlier one."""
+STORERS = 4
+"""Threads that write uploads to the disk."""
 RATE_SECONDS = 60.0
 """Time over which the rate of answers is taken."""
 
 
 class Worker:
-    """Runs a stream for many clients.
+    """Runs a stream for many clients; ``close`` closes the encoding too.
 
     Attributes:
         verdicts: answers that were learned, by verdict, since the stream began.
     """
 
-    def __init__(self, stream: DurableStream, settings: ServiceSettings, metrics: Metrics) -> None:
-        self._stream, self._settings, self._metrics = stream, settings, metrics
-        self._limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_body)
+    def __init__(self, stream: DurableStream, encoding: Encoding, settings: ServiceSettings, metrics: Metrics) -> None:
+        self._stream, self._encoding, self._settings, self._metrics = stream, encoding, settings, metrics
         rows = stream.journal.query("SELECT verdict, count(*) AS number FROM decisions GROUP BY verdict")
         self.verdicts = Counter({str(row["verdict"]): int(row["number"]) for row in rows})
         self._lock = threading.Lock()
         self._waiting = 0
         self._stopping = self._failed = False
         self._recent: deque[tuple[float, int]] = deque()
-        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="talon-decode")
-        self._decoded: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._under_way: queue.SimpleQueue[UnderWay | None] = queue.SimpleQueue()
         self._tasks: queue.SimpleQueue[Encoded | Callable[[], None] | None] = queue.SimpleQueue()
-        self._ahead = threading.Semaphore(AHEAD)
-        self._storing = [threading.Lock() for _ in range(8 * DECODERS)]
+        self._ahead = threading.Semaphore(encoding.ahead)
+        self._storers = ThreadPoolExecutor(STORERS, thread_name_prefix="talon-store")
+        self._storing = [threading.Lock() for _ in range(8 * STORERS)]
         self._threads = [
-            threading.Thread(target=self._encode_all, name="talon-encode", daemon=True),
+            threading.Thread(target=self._send_all, name="talon-send", daemon=True),
+            threading.Thread(target=self._collect_all, name="talon-collect", daemon=True),
             threading.Thread(target=self._own, name="talon-owner", daemon=True),
         ]
         for thread in self._threads:
@@ -95,10 +96,9 @@ class Worker:
             if self._waiting and self._waiting + len(items) > self._settings.queue:
                 raise busy(f"{self._waiting} images wait already; send yours again in a moment.")
             self._waiting += len(items)
-            job = Job(items, learn, requests or [None] * len(items), loaded=[None] * len(items), missing=len(items))
+            job = Job(items, learn, requests or [None] * len(items))
             job.answers.add_done_callback(lambda _: self._leave(len(items)))
-            for position in range(len(items)):
-                self._decoders.submit(self._decode, job, position)
+            self._arrived.put(job)
             return job.answers
 
     def call(self, change: Callable[[], T]) -> Future[T]:
@@ -123,62 +123,40 @@ class Worker:
         """Take nothing new, finish what waits, and end."""
         with self._lock:
             self._stopping = True
-        self._decoders.shutdown(wait=True)
-        self._decoded.put(None)
-        self._threads[0].join()
+        sending, collecting, owning = self._threads
+        self._arrived.put(None)
+        sending.join()
+        self._under_way.put(None)
+        collecting.join()
         self._tasks.put(None)
-        self._threads[1].join()
+        owning.join()
+        self._storers.shutdown(wait=True)
+        self._encoding.close()
 
     # The three stages
 
-    def _decode(self, job: Job, position: int) -> None:
-        if not job.answers.cancelled():
-            started = time.perf_counter()
-            try:
-                job.loaded[position] = self._load(job.items[position], job.learn)
-            except BaseException as error:
-                job.failure = error
-            self._metrics.stage("decode", time.perf_counter() - started)
-        with self._lock:
-            job.missing -= 1
-            ready = job.missing == 0
-        if ready and job.failure is not None:
-            job.fail(job.failure)
-        elif ready:
-            self._decoded.put(job)
-
-    def _load(self, item: ImageItem, keep: bool) -> Tensor | ImageError:
-        """Decode an image; one that will be learned from goes to the disk here, not while the owner works."""
-        canvas = next(load_canvases([item], self._stream.backbone.preprocessing, self._limits, workers=0))[1]
-        if keep and isinstance(canvas, Tensor):
-            with self._storing[hash(item.key) % len(self._storing)]:  # the same picture may come twice at once
-                self._stream.pictures.store(item)
-        return canvas
-
-    def _encode_all(self) -> None:
-        while (first := self._decoded.get()) is not None:
-            self._ahead.acquire()  # images gather while the owner is busy: larger batches, same order
-            jobs, end = self._gather(first)
-            try:
-                canvases = [good.canvas for job in jobs for good in job.good]
-                started = time.perf_counter()
-                hidden = self._stream.encode_loaded(canvases) if canvases else Tensor()
-                self._metrics.stage("encode", time.perf_counter() - started)
-                self._metrics.batch(len(canvases))
-                self._tasks.put(Encoded(jobs, hidden))
-            except BaseException as error:
+    def _send_all(self) -> None:
+        end = False
+        while not end and (first := self._arrived.get()) is not None:
+            self._ahead.acquire()  # images gather while others are under way: larger batches, same order
+            gathered, end = self._gather(first)
+            jobs = [job for job in gathered if not job.answers.cancelled()]
+            if not jobs:
                 self._ahead.release()
-                for job in jobs:
-                    job.fail(error)
-            if end:
-                break
+                continue
+            try:
+                encoded = self._encoding.encode([item for job in jobs for item in job.items])
+            except BaseException as error:
+                encoded = Future()
+                encoded.set_exception(error)
+            self._under_way.put((jobs, encoded))
 
     def _gather(self, first: Job) -> tuple[list[Job], bool]:
         """Return what waits, at most a micro-batch of it, and whether the end came."""
         jobs, images = [first], len(first.items)
         while images < MICRO_BATCH:
             try:
-                job = self._decoded.get_nowait()
+                job = self._arrived.get_nowait()
             except queue.Empty:
                 break
             if job is None:
@@ -186,6 +164,42 @@ class Worker:
             jobs.append(job)
             images += len(job.items)
         return jobs, False
+
+    def _collect_all(self) -> None:
+        """Hand encoded images to the owner in the order in which they came, whoever was encoded first."""
+        while (under_way := self._under_way.get()) is not None:
+            jobs, encoding = under_way
+            try:
+                encoded = encoding.result()
+                pictures = iter(encoded.pictures)
+                for job in jobs:
+                    job.loaded = list(islice(pictures, len(job.items)))
+                self._measure(encoded)
+                self._store(jobs)
+                self._tasks.put(Encoded(jobs, encoded.hidden))
+            except BaseException as error:
+                self._ahead.release()
+                for job in jobs:
+                    job.fail(error)
+
+    def _measure(self, encoded: EncodedImages) -> None:
+        for seconds in encoded.decode_seconds:
+            self._metrics.stage("decode", seconds)
+        self._metrics.stage("encode", encoded.encode_seconds)
+        self._metrics.batch(len(encoded.hidden))
+
+    def _store(self, jobs: Sequence[Job]) -> None:
+        """Write images that will be learned from to the disk, here and not while the owner works."""
+        wanted = [job for job in jobs if job.learn and not job.answers.cancelled()]
+        stored = [(job, self._storers.submit(self._store_one, image.item)) for job in wanted for image in job.good]
+        for job, storing in stored:
+            error = storing.exception()
+            if error is not None:
+                job.fail(error)
+
+    def _store_one(self, item: ImageItem) -> None:
+        with self._storing[hash(item.key) % len(self._storing)]:  # the same picture may come twice at once
+            self._stream.pictures.store(item)
 
     def _own(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -204,7 +218,7 @@ class Worker:
             rows: list[int] = []
             for job in group:
                 number = len(job.good)
-                if job.answers.set_running_or_notify_cancel():  # else nobody waits for it any more
+                if job.begin():  # else nobody waits for it any more
                     jobs.append(job)
                     rows += range(start, start + number)
                 start += number
