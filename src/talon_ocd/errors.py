@@ -10,7 +10,8 @@ TalonError                 anything this package refuses; the command line print
 ├── StreamError            a stream folder is missing, damaged or belongs to another model
 │   └── StreamInUseError   another process has the stream folder open
 ├── CatalogError           a category or an event is not there, or can't be changed like this
-└── NotFittedError         something needs a fitted model and there is none
+├── NotFittedError         something needs a fitted model and there is none
+└── PeerError              another process of the same training failed or is gone
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class CatalogError(TalonError, ValueError):
 
 class NotFittedError(TalonError, RuntimeError):
     """Something needs a fitted model and there is none."""
+
+
+class PeerError(TalonError, RuntimeError):
+    """Another process of the same training failed or is gone; its own message says why."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from talon_ocd.durable import DurableStream, Identity, fingerprint, settings_at,
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
 from talon_ocd.images import ImageItem, ImageSource, Skipped, display, labelled
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import Fitting, Labelled, TrunkCache, choose_probe
+from talon_ocd.offline import ALONE, Fitting, Labelled, Processes, TrunkCache, choose_probe
 from talon_ocd.online import Bounds, DiscoveryStream, Evidence, EvidenceRule, Guard, Probe
 from talon_ocd.progress import SILENT, Progress
 from talon_ocd.saved import SavedModel, read_model, write_model
@@ -75,6 +75,7 @@ class Talon:
         cache: TrunkCache | None = None,
         checkpoint: Path | None = None,
         progress: Progress = SILENT,
+        processes: Processes = ALONE,
     ) -> None:
         """Learn the known classes from labelled images: a folder per class, a manifest, a tar, or a list of items.
 
@@ -85,15 +86,19 @@ class Talon:
             cache: trunk outputs to share with other fits; by default one that lives as long as this call.
             checkpoint: a file to resume from if an earlier, equal call was interrupted.
             progress: who wants to know how far it is.
+            processes: who trains together (see ``offline.joined``); all of them make the same call.
         """
         source = labelled(data) if isinstance(data, str | Path) else data
         items = source.items if isinstance(source, ImageSource) else list(source)
         if any(item.label is None for item in items):
             raise DataError("fit needs a label for every image; use a folder per class or a manifest with path,label.")
+        processes.check_same(
+            (self.config.to_dict(), [(item.source, item.label) for item in items]), "settings or images"
+        )
         before = copy.deepcopy(self.backbone.head.state_dict())
         try:
             with cache_for(self.backbone, self.config) if cache is None else nullcontext(cache) as shared:
-                known = Labelled.from_items(items, self.backbone, self.config.offline, shared, progress)
+                known = Labelled.from_items(items, self.backbone, self.config.offline, shared, progress, processes)
                 fitted = Fitting(self.backbone, known, self.config, progress).run(checkpoint)
                 probe = choose_probe(known, self.config.guard.images) if self.config.guard.enabled else None
         except BaseException:  # a head that is trained by half belongs to no memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,9 @@ import typer
 
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
-from talon_ocd.images import display, labelled
+from talon_ocd.errors import PeerError
+from talon_ocd.images import ImageSource, display, labelled
+from talon_ocd.offline import Processes, joined, own_device
 from talon_ocd.saved import make_folder
 from talon_ocd.talon import Talon, cache_for
 
@@ -37,35 +41,64 @@ def fit(
         Path | None,
         typer.Option("--cache", help="Folder that keeps trunk outputs for the next fit of the same images."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="Where the encoder runs: cpu, cuda ...; of several processes, each takes its own GPU.")
+    ] = "cpu",
     config: choices.ConfigOption = None,
     settings: choices.SetOption = None,
     quiet: choices.QuietOption = False,
 ) -> None:
-    """Learn known classes from labelled images and save a model."""
-    encoder = choices.backbone_from(backbone, image_size, aspect)
-    full = choices.config_from(
-        preset,
-        encoder.family,
-        config,
-        settings,
-        epochs=epochs,
-        seed=seed,
-        threshold=choices.number_or_word(threshold),
-    )
-    source = labelled(data)
-    make_folder(output)
-    talon = Talon(encoder, full)
+    """Learn known classes from labelled images and save a model.
+
+    On several processes: torchrun --nproc-per-node N -m talon_ocd fit ...
+    """
+    with joined(device) as processes, _told_once(processes):
+        with processes.together():
+            encoder = choices.backbone_from(backbone, image_size, aspect)
+            full = choices.config_from(
+                preset,
+                encoder.family,
+                config,
+                settings,
+                epochs=epochs,
+                seed=seed,
+                threshold=choices.number_or_word(threshold),
+            )
+            source = labelled(data)
+            if processes.first:
+                make_folder(output)
+            talon = Talon(encoder, full, device=own_device(device))
+        _train(talon, source, output, cache, quiet, processes)
+        if processes.first:
+            talon.save_pretrained(output)
+            (output / CHECKPOINT).unlink(missing_ok=True)
+            _tell(talon, output)
+
+
+def _train(
+    talon: Talon, source: ImageSource, output: Path, cache: Path | None, quiet: bool, processes: Processes
+) -> None:
+    """Fit the model; the first process shows how far it is."""
     checkpoint = output / CHECKPOINT
+    progress = progress_for(choices.err, quiet or not processes.first)
     try:
-        with cache_for(talon.backbone, talon.config, cache) as trunk_cache:
-            talon.fit(source, cache=trunk_cache, checkpoint=checkpoint, progress=progress_for(choices.err, quiet))
+        with cache_for(talon.backbone, talon.config, processes.own_folder(cache)) as trunk_cache:
+            talon.fit(source, cache=trunk_cache, checkpoint=checkpoint, progress=progress, processes=processes)
     except KeyboardInterrupt:
-        if checkpoint.exists():
+        if checkpoint.exists() and processes.first:
             choices.err.print("The same command continues after the last epoch that was finished.", soft_wrap=True)
         raise
-    talon.save_pretrained(output)
-    checkpoint.unlink(missing_ok=True)
-    _tell(talon, output)
+
+
+@contextmanager
+def _told_once(processes: Processes) -> Iterator[None]:
+    """When one process fails, let it speak and the first one; the others just end."""
+    try:
+        yield
+    except PeerError:
+        if processes.first:
+            raise
+        raise typer.Exit(2) from None
 
 
 def _tell_evidence(report: dict[str, Any]) -> None:

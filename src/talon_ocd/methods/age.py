@@ -25,7 +25,7 @@ from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import Match, OneByOneStream, Vector
 from talon_ocd.methods.training import Group, Training, cosine_rate
 from talon_ocd.offline import Labelled, supcon
-from talon_ocd.offline.fit import Subset
+from talon_ocd.offline.views import Subset
 from talon_ocd.progress import Progress
 
 ENCODE_BATCH = 256

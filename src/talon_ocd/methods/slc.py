@@ -24,7 +24,7 @@ from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Training, cosine_rate
 from talon_ocd.offline import FALLBACK_THRESHOLD, Labelled, class_means, encode
 from talon_ocd.offline.calibrate import Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
-from talon_ocd.offline.fit import Subset
+from talon_ocd.offline.views import Subset
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK
 from talon_ocd.progress import SILENT, Progress

@@ -3,10 +3,12 @@
 Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk outputs, computed once; kept by
 ``row_store`` and ``cache_folder``), ``labelled`` and ``views``, ``loop``, ``training_state`` and ``trainer``,
 ``features`` and ``geometry`` (what comes out), ``estimate`` (the two Gaussians of the evidence rule), ``calibrate``
-(the rehearsal that chooses offset or threshold), ``probe`` (what guards a stream) and ``fit`` (all of it, in order).
+(the rehearsal that chooses offset or threshold), ``probe`` (what guards a stream), ``fit`` (all of it, in order) and
+``distributed`` (the same on several processes).
 """
 
 from talon_ocd.offline.calibrate import Calibration, calibrate
+from talon_ocd.offline.distributed import ALONE, Processes, joined, own_device
 from talon_ocd.offline.estimate import estimate, rescaled
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted, Fitting
@@ -21,6 +23,7 @@ from talon_ocd.offline.trunk_cache import TrunkCache, TrunkOutputs
 from talon_ocd.offline.views import CachedViews, FreshViews, Views
 
 __all__ = [
+    "ALONE",
     "FALLBACK_THRESHOLD",
     "Angles",
     "CachedViews",
@@ -31,6 +34,7 @@ __all__ = [
     "FreshViews",
     "Labelled",
     "Loop",
+    "Processes",
     "TrainingReport",
     "TrunkCache",
     "TrunkOutputs",
@@ -42,9 +46,11 @@ __all__ = [
     "encode",
     "estimate",
     "generator",
+    "joined",
     "learning_rate",
     "margin_logits",
     "offline_loss",
+    "own_device",
     "rescaled",
     "supcon",
     "train_head",

@@ -26,6 +26,7 @@ from talon_ocd.config import CalibrationConfig, EvidenceConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.metrics import strict_accuracy
+from talon_ocd.offline.distributed import ALONE, Processes
 from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, unseen_residuals
 from talon_ocd.offline.features import class_means
 from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
@@ -141,10 +142,12 @@ def calibrate(
     settings: TalonConfig,
     seed: int,
     progress: Progress = SILENT,
+    processes: Processes = ALONE,
 ) -> Calibration:
     """Choose threshold (or offset) and length of training for labelled images with ``labels`` ``(N,)``.
 
     ``encoders`` gives the features of a rehearsal for every length of training (epochs) that is worth a try.
+    With several processes, each tries some of the thresholds, and all come to the same choice.
     """
     config = settings.calibration
     if settings.online.by_evidence:
@@ -160,7 +163,7 @@ def calibrate(
     for epochs, encode_fold in encoders.items():
         rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
-        trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress)
+        trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress, processes=processes)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
     chosen = balanced(trials) if by_evidence else choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
@@ -214,19 +217,21 @@ def try_thresholds(
     seed: int,
     progress: Progress = SILENT,
     from_means: bool = True,
+    processes: Processes = ALONE,
 ) -> list[Trial]:
     """Let every threshold of ``grid`` answer every rehearsal in every order, from class means or from nothing."""
     random = np.random.default_rng(seed)
     runs = [(fold, random.permutation(len(fold.stream))) for fold in folds for _ in range(orders)]
-    trials = []
     with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
-        for threshold in grid:
+
+        def trial(threshold: float) -> Trial:
             scores = np.array([_score(fold, order, settings, threshold, from_means) for fold, order in runs])
             error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
-            trials.append(Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error))
-            task.advance()
-    return trials
+            task.advance(processes.size)
+            return Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error)
+
+        return processes.map(trial, grid)
 
 
 def _rehearsed(

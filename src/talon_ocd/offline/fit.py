@@ -19,12 +19,13 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.images import Skipped
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline.calibrate import calibrate
+from talon_ocd.offline.distributed import ALONE
 from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, support
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.geometry import angles
 from talon_ocd.offline.labelled import Labelled
 from talon_ocd.offline.trainer import train_head
-from talon_ocd.offline.views import Views
+from talon_ocd.offline.views import Subset
 from talon_ocd.online import Evidence
 from talon_ocd.progress import SILENT, Progress
 
@@ -45,18 +46,6 @@ class Fitted:
     skipped: tuple[Skipped, ...]
 
 
-@dataclass(frozen=True)
-class Subset:
-    """Views of some of the images of other views."""
-
-    views: Views
-    index: Tensor
-
-    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """Return hidden of two views of the images at ``index`` ``(B,)`` of the subset."""
-        return self.views.pair(self.index[index], generator)
-
-
 class Fitting:
     """One run of the offline stage on labelled images; trains the backbone's head in place."""
 
@@ -66,6 +55,8 @@ class Fitting:
         self.backbone, self.config, self.progress = backbone, config, progress
         self.outputs, self.views = labelled.outputs, labelled.views
         self.labels, self.names = labelled.labels, labelled.names
+        self.share, self.skipped = labelled.share, labelled.skipped
+        self.processes = ALONE if labelled.share is None else labelled.share.processes
         head = backbone.head
         self.trained: nn.Module = head.second if isinstance(head, PairedHead) else head
         """The head that training moves, or the half of it that may."""
@@ -75,7 +66,7 @@ class Fitting:
     def run(self, checkpoint: Path | None = None) -> Fitted:
         """Rehearse, train, and build the prototypes from the clean views."""
         started = time.perf_counter()
-        before = encode(self.trained, self.outputs).cpu()
+        before = self._encode(self.trained)
         initial = class_means(before, self.labels, len(self.names))
         report: dict[str, Any] = {"images": len(self.labels), "classes": len(self.names)}
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
@@ -84,23 +75,30 @@ class Fitting:
         training = train_head(
             self.trained, self.parameters, self.views, self.labels, initial,
             replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
+            share=self.share,
         )  # fmt: skip
         trained = time.perf_counter()
         self._centre(self.backbone.head, torch.arange(len(self.labels)))
-        after = encode(self.backbone.head, self.outputs).cpu()
+        after = self._encode(self.backbone.head)
         prototypes = class_means(after, self.labels, len(self.names))
         report["prototype_seconds"] = time.perf_counter() - trained
         if self.trained is self.backbone.head:
             report["angles_after"] = self._angles(after, prototypes)
         else:  # of the half that was trained, as before: halves side by side have other angles
-            half = encode(self.trained, self.outputs).cpu()
+            half = self._encode(self.trained)
             report["angles_after"] = self._angles(half, class_means(half, self.labels, len(self.names)))
         report["training"] = training.to_dict()
         evidence = self._evidence(after, threshold, residuals, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
         memory = PrototypeMemory(prototypes)
         join_at = 0.0 if evidence is not None else threshold  # log-odds or a cosine
-        return Fitted(memory, self.names, join_at, evidence, report, tuple(self.outputs.skipped))
+        return Fitted(memory, self.names, join_at, evidence, report, self.skipped)
+
+    def _encode(self, head: nn.Module, index: Tensor | None = None) -> Tensor:
+        """Return unit features ``(N, D)`` of images ``index`` ``(N,)`` (``None``: all), whoever holds them."""
+        if self.share is None:
+            return encode(head, self.outputs, index).cpu()
+        return self.share.encode(head, self.outputs, torch.arange(len(self.labels)) if index is None else index).cpu()
 
     def _angles(self, features: Tensor, prototypes: Tensor) -> dict[str, Any]:
         """Plain data for JSON, which has no NaN: there is no angle between prototypes when there is only one."""
@@ -132,6 +130,7 @@ class Fitting:
             self.config,
             self.config.seed,
             self.progress,
+            self.processes,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
         if self.config.online.by_evidence and result.rule == "cosine":
@@ -148,19 +147,19 @@ class Fitting:
         index = torch.from_numpy(train)
         if epochs:
             _, labels = self.labels[index].unique(return_inverse=True)
-            initial = class_means(encode(trained, self.outputs, index).cpu(), labels, int(labels.max()) + 1)
+            initial = class_means(self._encode(trained, index), labels, int(labels.max()) + 1)
             train_head(
                 trained, self.parameters, Subset(self.views, index), labels, initial,
                 replace(self.config.offline, epochs=epochs), self.config.seed, self.progress,
-                task_name="Training for the rehearsal",
+                task_name="Training for the rehearsal", share=self.share and self.share.of(index),
             )  # fmt: skip
         self._centre(head, index)
-        return encode(head, self.outputs, torch.from_numpy(wanted)).cpu()
+        return self._encode(head, torch.from_numpy(wanted))
 
     def _centre(self, head: nn.Module, index: Tensor) -> None:
         """Centre both halves of a paired head on labelled images ``index`` ``(N,)``."""
         if isinstance(head, PairedHead):
-            head.centre(encode(head.first, self.outputs, index), encode(head.second, self.outputs, index))
+            head.centre(self._encode(head.first, index), self._encode(head.second, index))
 
     def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:
         """Estimate what the evidence rule needs of the final features, and say how sure it is."""

@@ -22,7 +22,8 @@ def choose_probe(labelled: Labelled, most: int) -> Probe:
     shape = labelled.outputs.empty(0).shape[1:]
     fitting = max(MOST_BYTES // (BYTES_A_NUMBER * prod(shape)), 1)
     index = spread(labelled.labels, min(most, fitting))
-    hidden = labelled.outputs.take(index).cpu()
+    share = labelled.share
+    hidden = (labelled.outputs.take(index) if share is None else share.take(labelled.outputs, index)).cpu()
     exact = hidden.abs().max() <= torch.finfo(torch.float16).max
     return Probe(hidden.to(torch.float16 if exact else torch.bfloat16), labelled.labels[index].cpu())
 

@@ -1,6 +1,7 @@
 """Trains the head on pairs of views (layer: offline; section 3.1.1): AdamW, a learning rate for each epoch.
 
-The same seed gives the same weights, bit by bit, whether or not the run was interrupted in between.
+The same seed gives the same weights, bit by bit, whether or not the run was interrupted in between; on several
+processes the same to rounding.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from torch.nn import functional as F
 
 from talon_ocd.config import OfflineConfig
 from talon_ocd.errors import DataError, nearest
+from talon_ocd.offline.distributed import Share
 from talon_ocd.offline.loop import Loop, generator
 from talon_ocd.offline.losses import Classifier, offline_loss, random_weights
 from talon_ocd.offline.schedule import learning_rate
-from talon_ocd.offline.training_state import TrainingState, fingerprint, resume, save
+from talon_ocd.offline.training_state import TrainingState, fingerprint, resume, resume_together, save
 from talon_ocd.offline.views import CachedViews, FreshViews, Views
 from talon_ocd.progress import SILENT, Progress, Task
 
@@ -58,6 +60,7 @@ def train_head(
     progress: Progress = SILENT,
     checkpoint: Path | None = None,
     task_name: str = "Training",
+    share: Share | None = None,
 ) -> TrainingReport:
     """Train ``head`` in place on images with labels ``(N,)`` and return how it went.
 
@@ -72,6 +75,7 @@ def train_head(
         progress: told the losses.
         checkpoint: file that makes the run resumable; it is left behind for the caller to delete.
         task_name: what the progress calls it.
+        share: which process holds which image, if there are several; the first one alone writes the checkpoint.
     """
     started = time.perf_counter()
     weights = _starting_weights(head, views, labels, initial_weights, config, seed)
@@ -83,10 +87,16 @@ def train_head(
     state, mark = run.state, ""
     if checkpoint and config.epochs:
         mark = fingerprint(config, labels, seed, head, parameter_names, classifier)
-        resume(state, checkpoint, mark, progress)
+        if share is None:
+            resume(state, checkpoint, mark, progress)
+        else:
+            resume_together(state, checkpoint, mark, progress, share.processes)
+            checkpoint = checkpoint if share.processes.first else None
     done = state.epoch
     if done < config.epochs:
         with _requiring_grad(parameters), progress.task(task_name, config.epochs * len(labels)) as task:
+            if share is not None:
+                run.share_out(share)
             task.advance(done * len(labels))
             while state.epoch < config.epochs:
                 run.epoch(task)
@@ -95,6 +105,36 @@ def train_head(
     seconds = time.perf_counter() - started
     speed = (config.epochs - done) * len(labels) / seconds
     return TrainingReport(config.epochs, done, state.losses, seconds, speed, classifier.weight.detach())
+
+
+class _Objective(nn.Module):
+    """From two views of a batch to its losses; ``share`` tells which images other processes encode."""
+
+    def __init__(self, head: nn.Module, classifier: Classifier, config: OfflineConfig, share: Share | None) -> None:
+        super().__init__()
+        self._head, self._classifier, self._config, self._share = head, classifier, config, share
+
+    def forward(self, pairs: Tensor, index: Tensor, labels: Tensor) -> list[Tensor]:
+        """Return the losses of images ``index`` ``(B,)`` from hidden ``(2, b, ...)`` of those that are held here."""
+        share = self._share
+        features = self._encode(pairs) if share is None else self._gathered(pairs, index, share)
+        view1, view2 = features[: len(index)], features[len(index) :]
+        parts = offline_loss(view1, view2, labels, self._classifier, self._config)
+        return [parts[name] for name in PARTS]
+
+    def _encode(self, pairs: Tensor) -> Tensor:
+        # One forward for both views: no layer mixes images, so this equals two.
+        return F.normalize(self._head(pairs.flatten(0, 1)).float(), dim=1)
+
+    def _gathered(self, pairs: Tensor, index: Tensor, share: Share) -> Tensor:
+        """Return features of the whole batch; their gradient reaches the head through the own images."""
+        held = pairs.shape[1]
+        some = pairs if held else pairs.new_zeros(2, 1, *pairs.shape[2:])  # the head takes part in every step
+        own = self._encode(some).unflatten(0, (2, -1)).transpose(0, 1)[:held]
+        if own.requires_grad:
+            # Each process has its images' part of the gradient, and DDP takes the mean: this makes it their sum.
+            own.register_hook(lambda gradient: gradient * share.processes.size)
+        return share.gather(own, index).transpose(0, 1).flatten(0, 1)
 
 
 class _Run:
@@ -112,6 +152,7 @@ class _Run:
     ) -> None:
         self._head, self._classifier, self._views = head, classifier, views
         self._labels, self._config = labels, config
+        self._objective: nn.Module = _Objective(head, classifier, config, None)
         remedy = f"lower lr_encoder={config.lr_encoder:g} or lr_classifier={config.lr_classifier:g}"
         self._loop = Loop(len(labels), config.batch_size, seed, PARTS, remedy)
         groups = [{"params": list(parameters.values())}, {"params": list(classifier.parameters())}]
@@ -121,6 +162,12 @@ class _Run:
         named.update((f"classifier.{name}", parameter) for name, parameter in classifier.named_parameters())
         self.state = TrainingState(named, optimizer)
 
+    def share_out(self, share: Share) -> None:
+        """Train with other processes from now on; parameters that train must require gradients by now."""
+        self._classifier.requires_grad_(self._config.classifier_weight > 0)  # else no step would use it
+        objective = _Objective(self._head, self._classifier, self._config, share)
+        self._objective = share.processes.data_parallel(objective, self._labels.device)
+
     def epoch(self, task: Task) -> None:
         """Go through all images once."""
         self._set_rates(self.state.epoch)
@@ -129,14 +176,11 @@ class _Run:
 
     def _step(self, index: Tensor, draws: torch.Generator) -> list[Tensor]:
         labels = self._labels[index.to(self._labels.device)]
-        # One forward for both views: no layer mixes images, so this equals two.
-        features = F.normalize(self._head(self._views.pair(index, draws).flatten(0, 1)).float(), dim=1)
-        view1, view2 = features[: len(index)], features[len(index) :]
-        parts = offline_loss(view1, view2, labels, self._classifier, self._config)
+        parts: list[Tensor] = self._objective(self._views.pair(index, draws), index, labels)
         self.state.optimizer.zero_grad()
-        parts["loss"].backward()
+        parts[0].backward()
         self.state.optimizer.step()
-        return [parts[name] for name in PARTS]
+        return parts
 
     def _set_rates(self, epoch: int) -> None:
         config = self._config

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from talon_ocd.config import OfflineConfig
+from talon_ocd.offline.distributed import Processes
 from talon_ocd.offline.losses import Classifier
 from talon_ocd.progress import Progress
 
@@ -103,3 +104,12 @@ def resume(state: TrainingState, path: Path, run: str, progress: Progress) -> No
         progress.note(f"{path} can't be used ({error}); training starts anew.")
         return
     progress.note(f"Training continues after epoch {state.epoch}.")
+
+
+def resume_together(state: TrainingState, path: Path, run: str, progress: Progress, processes: Processes) -> None:
+    """Let the first process resume, and all others go on from its state: they need not see the file."""
+    if processes.first:
+        resume(state, path, run, progress)
+    tensors, epoch, losses = processes.from_first((state.tensors(), state.epoch, state.losses))
+    if epoch and not processes.first:
+        state.restore(tensors, epoch, losses)

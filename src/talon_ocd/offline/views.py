@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -21,6 +22,7 @@ class Views(Protocol):
     def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Return hidden ``(2, B, *hidden_shape)`` of two random views of each image ``index`` ``(B,)``.
 
+        An image -1 is held by another process: it is drawn for like the others, and left out of the result.
         The tensor is the caller's until the next call, which may fill it anew.
         """
 
@@ -42,11 +44,14 @@ class CachedViews:
         first = torch.randint(self.views, index.shape, generator=generator)
         step = torch.randint(1, self.views, index.shape, generator=generator)
         second = (first + step) % self.views
+        here = index >= 0
+        if not here.all():
+            index, first, second = index[here], first[here], second[here]
         rows = 2 * len(index)
         if len(self._room) < rows:
             self._room = self._outputs.empty(rows)
         hidden = self._outputs.take(index.repeat(2), torch.cat([first, second]) + 1, self._room[:rows])
-        pairs: Tensor = hidden.unflatten(0, (2, -1))
+        pairs: Tensor = hidden.unflatten(0, (2, len(index)))
         return pairs
 
 
@@ -63,9 +68,11 @@ class FreshViews:
 
     def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Return two views of each image that nobody has seen before."""
-        items = [self._items[at] for at in index.tolist()]
+        seeds = torch.randint(1, 2**62, (2, len(index)), generator=generator)[:, index >= 0].tolist()
+        items = [self._items[at] for at in index.tolist() if at >= 0]
+        if not items:
+            return torch.empty(2, 0, *self._backbone.hidden_shape, device=self._backbone.device)
         canvases = [_canvas(canvas) for _, canvas in load_canvases(items, self._backbone.preprocessing)]
-        seeds = torch.randint(1, 2**62, (2, len(items)), generator=generator).tolist()
         return torch.stack([self._look(canvases, numbers) for numbers in seeds])
 
     def _look(self, canvases: Sequence[Tensor], seeds: Sequence[int]) -> Tensor:
@@ -73,6 +80,18 @@ class FreshViews:
             pixels = view_pixels(canvases, self._backbone.preprocessing, self._augmentation, seeds)
             hidden: Tensor = self._backbone.trunk(pixels.to(self._backbone.device))
         return hidden
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Views of some of the images of other views."""
+
+    views: Views
+    index: Tensor
+
+    def pair(self, index: Tensor, generator: torch.Generator) -> Tensor:
+        """Return hidden of two views of the images at ``index`` ``(B,)`` of the subset."""
+        return self.views.pair(self.index[index], generator)
 
 
 def _canvas(loaded: Tensor | ImageError) -> Tensor:
