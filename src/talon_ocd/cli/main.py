@@ -22,6 +22,7 @@ from talon_ocd.cli import (
     figures,
     fit,
     generate,
+    merge,
     reproduce,
     serve,
     streams,
@@ -62,6 +63,7 @@ app = typer.Typer(
 app.command("fit")(fit.fit)
 app.command("discover")(discover.discover)
 app.command("serve")(serve.serve)
+app.command("merge")(merge.merge)
 app.command("evaluate")(evaluate.evaluate)
 app.command("tables")(tables.tables)
 app.command("figures")(figures.figures)

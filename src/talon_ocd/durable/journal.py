@@ -128,6 +128,18 @@ class Journal:
         """Does this object hold the folder's lock?"""
         return self._connection is not None
 
+    def copy_to(self, folder: Path) -> None:
+        """Write the file as it is at one moment into another folder; whoever answers meanwhile is not disturbed."""
+        copy = sqlite3.connect(folder / JOURNAL)
+        try:
+            self._reader().backup(copy)
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"{folder}: the journal can't be copied ({error}); look at permissions and space."
+            ) from error
+        finally:
+            copy.close()
+
     def close(self) -> None:
         """Close the file and let others write."""
         with self._writing:

@@ -49,6 +49,20 @@ class FolderLock:
         self._connection.close()
 
 
+def in_use(folder: Path) -> bool:
+    """Say whether a process writes to a folder, without touching it."""
+    if not (folder / LOCK).is_file():
+        return False
+    connection = sqlite3.connect(f"{(folder / LOCK).resolve().as_uri()}?mode=ro", uri=True, timeout=0.0)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.DatabaseError as error:
+        return "locked" in str(error)
+    finally:
+        connection.close()
+    return False
+
+
 def _by_whom(folder: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return f" ({(folder / OWNER).read_text(encoding='utf-8')})"

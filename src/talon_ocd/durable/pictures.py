@@ -120,6 +120,26 @@ class Pictures:
             with suppress(OSError):
                 self._path(name).unlink()
 
+    def adopt(self, folder: Path, first: int, answered: int, stored: Sequence[str]) -> None:
+        """Take over the pictures of another folder's ``answered`` answers, which here are ``first``, ``first + 1``, ...
+
+        ``stored`` are the names of its originals; they take no space where the disk allows links.
+        """
+        path = folder / PICTURES
+        if path.is_file():
+            other = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30.0)
+            try:
+                found = other.execute("SELECT idx + ?, jpeg FROM thumbnails WHERE idx < ?", (first, answered))
+                with self._lock, self._connection:
+                    self._connection.execute("BEGIN")
+                    self._connection.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", found)
+            except sqlite3.Error as error:
+                raise StorageError(f"{path}: thumbnails can't be copied ({error}).") from error
+            finally:
+                other.close()
+        for name in stored:
+            _link(folder / IMAGES / name[:2] / name, self._path(name))
+
     def sweep(self) -> None:
         """Drop originals that no answer needs: of requests that nobody waited for, or of a process that died."""
         for folder in (self._folder / IMAGES).glob("??"):
@@ -168,6 +188,20 @@ def shown(data: bytes, source: str) -> tuple[bytes, str] | None:
         return written.getvalue(), "image/jpeg"
     except (ImageError, OSError, ValueError):
         return None
+
+
+def _link(source: Path, target: Path) -> None:
+    """Let a picture be at another place too, as a link or a copy; one that is gone stays gone."""
+    if target.exists() or not source.is_file():
+        return
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.hardlink_to(source)
+        except OSError:  # another disk, or one that knows no links
+            write_through(target, source.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{target}: an image can't be kept ({reason(error)}).") from error
 
 
 def _file(key: str) -> Path | None:

@@ -31,6 +31,22 @@ def merges(beliefs: Beliefs, most: int) -> list[tuple[int, int, float]]:
     return pairs
 
 
+def odds_of_one(model: TwoCovariance, counts: Floats, sums: Floats, counts_2: Floats, sums_2: Floats) -> Floats:
+    """Return the log-odds ``(P, Q)`` that a category of the first ones is one with a category of the second ones.
+
+    They have counts ``(P,)`` and ``(Q,)``, at least 1 each, and sums ``(P, d)`` and ``(Q, d)``.
+    """
+    odds: Floats = np.empty((len(counts), len(counts_2)))
+    counted, counted_2 = np.minimum(counts, MOST_COMPARED), np.minimum(counts_2, MOST_COMPARED)
+    scaled, scaled_2 = sums * (counted / counts)[:, None], sums_2 * (counted_2 / counts_2)[:, None]
+    for number in np.unique(counted):
+        rows = np.flatnonzero(counted == number)
+        for number_2 in np.unique(counted_2):
+            columns = np.flatnonzero(counted_2 == number_2)
+            odds[np.ix_(rows, columns)] = _same(model, number, scaled[rows], number_2, scaled_2[columns])
+    return odds
+
+
 def _compared(beliefs: Beliefs) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield ids ``(P,)`` and ``(Q,)`` and log-odds ``(P, Q)``; every pair once, -inf where it is another's turn."""
     counted = np.minimum(beliefs.counts, MOST_COMPARED)
