@@ -87,7 +87,7 @@ def try_way(
         while streams * in_a_row < kills:
             folder = Path(scratch) / f"killed-{streams}"
             for _ in range(in_a_row):
-                met += kill_once(talon, folder, items, options, choice.uniform(0.0, length))
+                met += kill_once(talon, folder, items, options, choice.uniform(0.0, length / in_a_row))
             finish(talon, folder, items, options)
             different += answers(folder) != wanted
             streams += 1

@@ -42,7 +42,9 @@ def open_stream(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 
 def ids(stream: DurableStream, items: list[ImageItem]) -> list[int]:
-    return [decision.category for decision in stream.run(items)]
+    answers = [decision.category for decision in stream.run(items)]
+    stream.wait_until_saved()
+    return answers
 
 
 def state(stream: DurableStream) -> dict[str, torch.Tensor]:

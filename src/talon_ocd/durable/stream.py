@@ -23,8 +23,9 @@ from talon_ocd.durable.identity import Identity, claim
 from talon_ocd.durable.journal import JOURNAL, Draft, Entry, Event, Journal, Request
 from talon_ocd.durable.pictures import Pictures
 from talon_ocd.durable.replay import Replay
+from talon_ocd.durable.saving import Saver
 from talon_ocd.durable.snapshots import Snapshots
-from talon_ocd.durable.tidy import Keep, tidy
+from talon_ocd.durable.tidy import Keep
 from talon_ocd.errors import StorageError, StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Assignment, Decision, DiscoveryStream, SecondThoughts
@@ -65,6 +66,7 @@ class DurableStream(DiscoveryStream):
             rule = self.discovery.rule
             claim(self.journal, identity, {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold})
             self.pictures, self.snapshots = Pictures(self.journal), Snapshots(self.journal)
+            self._saver = Saver(self.journal, self.pictures, self.snapshots)
             self.pictures.sweep()
             self._restore()
             self.journal.learned_by_stream = True
@@ -85,11 +87,21 @@ class DurableStream(DiscoveryStream):
         if not self.journal.writable:
             return
         try:
+            self.wait_until_saved()
             if not self._broken and (self.answered, self._event) != self._snapshot_at:
                 self._snapshot()
+                self.wait_until_saved()
         finally:
             self.pictures.close()
             self.journal.close()
+
+    def wait_until_saved(self) -> None:
+        """Wait until a snapshot that was begun is on the disk; answers need not wait for it."""
+        try:
+            self._saver.wait()
+        except StorageError as error:  # the journal still has everything
+            self._snapshot_at = self._snapshot_at[0], -1
+            warnings.warn(f"{error} Nothing is lost: a restart takes longer.", stacklevel=2)
 
     # Answers
 
@@ -167,6 +179,7 @@ class DurableStream(DiscoveryStream):
     def roll_back(self, name: str, actor: str = "person") -> list[int]:
         """Go back to what a snapshot had learned; answers and ids stay. Returns the categories that are retired."""
         self._usable()
+        self.wait_until_saved()
         snapshot = self.snapshots.find(name)
         if self.snapshots.read(snapshot) is None:
             raise StreamError(f"{self.folder}: snapshot {name!r} is damaged; choose another one.")
@@ -324,14 +337,10 @@ class DurableStream(DiscoveryStream):
                 listener(event)
 
     def _snapshot(self) -> None:
-        """Write the state; if that fails the journal still has everything, and it is tried again later."""
-        try:
-            self.snapshots.take(self.state_dict(), self.answered, self._event)
-            self._snapshot_at = self.answered, self._event
-            tidy(self.journal, self.pictures, self.snapshots.thin(), self.keep)
-        except StorageError as error:
-            self._snapshot_at = self.answered, -1
-            warnings.warn(f"{error} Nothing is lost: a restart takes longer.", stacklevel=2)
+        """Begin to write the state; what could not be written is tried again when the next one is due."""
+        self.wait_until_saved()
+        self._saver.start(self.state_dict(), self.answered, self._event, self.keep)
+        self._snapshot_at = self.answered, self._event
 
     @property
     def broken(self) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from talon_ocd.durable.journal import Journal
 from talon_ocd.durable.pictures import Pictures
 
+DROPPED_AT_ONCE = 256
+"""Rows of the replay that one commit drops."""
+
 
 @dataclass(frozen=True)
 class Keep:
@@ -37,8 +40,10 @@ def tidy(journal: Journal, pictures: Pictures, replay_from: int, keep: Keep) -> 
     first, last = spans["thumbnails"]
     founders = journal.query("SELECT first_idx FROM categories WHERE first_idx >= ? AND first_idx < ?", (first, last))
     pictures.drop(first, last, [row["first_idx"] for row in founders], _unused(journal, *spans["originals"]))
+    for end in _steps(journal, replay_from):
+        with journal.transaction() as connection:
+            connection.execute("DELETE FROM replay WHERE idx < ?", (end,))
     with journal.transaction() as connection:
-        connection.execute("DELETE FROM replay WHERE idx < ?", (replay_from,))
         connection.execute(
             "DELETE FROM features WHERE idx >= ? AND idx < ? AND idx NOT IN "
             "(SELECT first_idx FROM categories WHERE first_idx >= ? AND first_idx < ?)",
@@ -46,6 +51,13 @@ def tidy(journal: Journal, pictures: Pictures, replay_from: int, keep: Keep) -> 
         )
         connection.execute("DELETE FROM requests WHERE idx < ?", (spans["requests"][1],))
         journal.set_meta(tidied={name: end for name, (_, end) in spans.items()})
+
+
+def _steps(journal: Journal, replay_from: int) -> list[int]:
+    """Return up to where the replay is dropped, a little at a time: answers wait for a commit to end."""
+    oldest = journal.query("SELECT min(idx) AS oldest FROM replay")[0]["oldest"]
+    first = replay_from if oldest is None else int(oldest)
+    return [*range(first + DROPPED_AT_ONCE, replay_from, DROPPED_AT_ONCE), replay_from]
 
 
 def _unused(journal: Journal, first: int, last: int) -> list[str]:

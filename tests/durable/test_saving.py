@@ -1,0 +1,59 @@
+"""Snapshots are written while answers go on."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from talon_ocd.durable import stream as durable_stream
+from talon_ocd.durable.snapshots import Snapshot
+from tests import tiny
+from tests.durable.test_stream import fitted, ids
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+
+
+def test_answers_do_not_wait_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = fitted().stream(tmp_path)
+    begun, go_on, take = threading.Event(), threading.Event(), stream.snapshots.take
+
+    def slow(state: dict[str, Tensor], answered: int, event: int) -> Snapshot:
+        begun.set()
+        assert go_on.wait(30)
+        return take(state, answered, event)
+
+    monkeypatch.setattr(stream.snapshots, "take", slow)
+    items = tiny.incoming(30)
+    stream.observe_many(items[:16])
+    wanted = {name: value.clone() for name, value in stream.state_dict().items()}
+    assert begun.wait(30)
+    stream.observe_many(items[16:])  # the disk is still busy with the first sixteen
+    assert stream.answered == 30
+    assert stream.snapshots.all() == []
+    go_on.set()
+    stream.wait_until_saved()
+    (taken,) = stream.snapshots.all()
+    written = stream.snapshots.read(taken)
+    assert taken.answered == 16
+    assert written is not None and all(torch.equal(written[name], wanted[name]) for name in wanted)
+    stream.close()
+
+
+def test_a_snapshot_that_can_not_be_written_is_tried_again(tmp_path: Path) -> None:
+    stream = fitted().stream(tmp_path)
+    shutil.rmtree(tmp_path / "snapshots")
+    with pytest.warns(UserWarning, match="Nothing is lost"):
+        wanted = ids(stream, tiny.incoming(20))
+    (tmp_path / "snapshots").mkdir()
+    stream.close()
+    with fitted().stream(tmp_path) as again:
+        assert [snapshot.answered for snapshot in again.snapshots.all()] == [20]
+        assert again.answered == len(wanted) == 20
