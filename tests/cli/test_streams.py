@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -123,12 +124,15 @@ def test_images_answered_anew_by_another_model_keep_their_names(
     model: Path, known_folder: Path, incoming_folder: Path, tmp_path: Path
 ) -> None:
     old, new, other = tmp_path / "old", tmp_path / "new", tmp_path / "other"
-    assert talon("discover", incoming_folder, "-m", model, "-s", old).code == 0
+    archive = tmp_path / "incoming.tar"  # members of archives must be found again, too
+    with tarfile.open(archive, "w") as file:
+        file.add(incoming_folder, ".")
+    assert talon("discover", archive, "-m", model, "-s", old).code == 0
     journal = Journal(old, write=True)
     Catalog(journal).rename(0, "naught")
     journal.close()
     assert talon("fit", known_folder, "-o", other, *QUICK, "--seed", 5).code == 0
-    assert talon("discover", incoming_folder, "-m", other, "-s", old).code == 2
+    assert talon("discover", archive, "-m", other, "-s", old).code == 2
     ended = talon("stream", "replay", old, "-m", other, "-o", new, "--quiet")
     assert ended.code == 0 and "100 images answered anew" in ended.out
     journal = Journal(new)

@@ -281,6 +281,27 @@ def test_a_roll_back_takes_learning_back_but_no_answer(open_stream: Open, monkey
         assert same(state(again), wanted)
 
 
+def test_going_forward_again_revives_what_going_back_retired(
+    open_stream: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
+    stream = open_stream()
+    ids(stream, tiny.incoming(60))
+    newest, *_, oldest = stream.snapshots.all()
+    catalog = Catalog(stream.journal)
+    retired = stream.roll_back(oldest.file)
+    assert retired and all(catalog.get(category).state == "retired" for category in retired)
+    stream.roll_back(newest.file)
+    back = [category for category in retired if stream.memory.slot(category) is not None]
+    assert back and all(catalog.get(category).state != "retired" for category in back)
+    assert {event.category for event in stream.journal.events(kinds=("revived",))} == set(back)
+    wanted, told = state(stream), len(stream.journal.events())
+    stream.journal.close()
+    with open_stream() as again:
+        assert same(state(again), wanted)
+        assert len(again.journal.events()) == told
+
+
 def test_pictures_are_kept_for_people(open_stream: Open, tmp_path: Path) -> None:
     file = tiny.write_folder(tmp_path / "files", tiny.incoming(1)).rglob("*.png").__next__()
     data = file.read_bytes()

@@ -17,7 +17,8 @@ from talon_ocd.catalog.exchange import Exported, exported
 from talon_ocd.catalog.reading import CatalogReader
 from talon_ocd.durable.pictures import Pictures
 from talon_ocd.errors import CatalogError, StorageError
-from talon_ocd.images import ImageItem
+from talon_ocd.images import LIMITS, ImageItem
+from talon_ocd.images.items import Readable
 from talon_ocd.saved import make_folder, reason
 
 LONGEST = 100
@@ -126,10 +127,11 @@ def safe_name(text: str) -> str:
 
 
 def _put(item: ImageItem, place: Path, link: bool) -> None:
-    if isinstance(item.payload, bytes):
-        place.write_bytes(item.payload)
+    payload = item.payload.read(item.source, LIMITS) if isinstance(item.payload, Readable) else item.payload
+    if isinstance(payload, bytes):
+        place.write_bytes(payload)
         return
-    original = Path(item.payload)  # type: ignore[arg-type] # what `Pictures.item` gives is bytes or a path
+    original = Path(payload)  # type: ignore[arg-type] # what `Pictures.item` gives is bytes, in an archive, or a path
     if link:
         with suppress(OSError):  # another disk, or one without links
             place.hardlink_to(original.resolve())

@@ -19,7 +19,7 @@ CORRECTIONS = ("split", "moved", "confirmed", "rejected")
 """Kinds of events that say where images belong."""
 FACTS = ("named", "merged", "hidden", "refused", *CORRECTIONS)
 """Kinds of events that people make, and can take back."""
-FOLDED = (*FACTS, "undone", "retired")
+FOLDED = (*FACTS, "undone", "retired", "revived")
 """Kinds of events that the fold looks at."""
 
 
@@ -124,9 +124,10 @@ class Ledger:
         if event.kind not in FOLDED:
             return set()
         self.version += 1
-        if event.kind == "retired":
+        if event.kind in ("retired", "revived"):
             if event.category is not None:
-                self.retired[event.category] = event
+                self.retired.pop(event.category, None)
+                self.retired |= {event.category: event} if event.kind == "retired" else {}
             return set()
         moves = event.data.get("moves", ())
         light = {key: value for key, value in event.data.items() if key != "moves"}

@@ -15,6 +15,7 @@ def summary(event: Event, name: Callable[[int], str]) -> str:
     sentences: dict[str, Callable[[], str]] = {
         "created": lambda: f"{_called(event.category, name)} was discovered with image {event.data.get('image')}",
         "retired": lambda: f"{_called(event.category, name)} was retired{_because(event)}",
+        "revived": lambda: f"{_called(event.category, name)} is back, as it was in the snapshot gone back to",
         "named": lambda: f"{event.data['before']!r} was named {event.data['name']!r}",
         "merged": lambda: f"{_all(event.data['categories'], name)} merged into {_called(event.data['into'], name)}",
         "split": lambda: (

@@ -39,7 +39,7 @@ class Event:
         seq: its number, from 1.
         at: when, in seconds since 1970.
         answered: answers that had been given before.
-        kind: ``created``, ``retired``, ``named``, ``merged`` ...
+        kind: ``created``, ``retired``, ``revived``, ``named``, ``merged`` ...
         category: the category it is about, if it is about one.
         data: whatever belongs to it, as plain data.
         actor: who: ``stream`` or a person's name.

@@ -21,8 +21,9 @@ from talon_ocd.durable.journal import Journal
 from talon_ocd.durable.snapshots import write_through
 from talon_ocd.errors import ImageError, StorageError
 from talon_ocd.images import ImageItem, decode
+from talon_ocd.images.again import find_again
 from talon_ocd.images.decode import LIMITS
-from talon_ocd.images.items import file_key
+from talon_ocd.images.items import Readable
 from talon_ocd.saved import reason
 
 PICTURES, IMAGES = "pictures.sqlite", "images"
@@ -94,15 +95,14 @@ class Pictures:
         if stored:
             data = _bytes(self._path(stored))
             return None if data is None else ImageItem(source, None, key, data)
-        file = _file(key)
-        return None if file is None else ImageItem(source, None, key, file)
+        return find_again(source, key)
 
     def original(self, index: int) -> tuple[bytes, str] | None:
         """Return the image of an answer with its media type, as any browser shows it."""
         item = self.item(index)
         if item is None:
             return None
-        data = item.payload if isinstance(item.payload, bytes) else _bytes(_file(item.key))
+        data = _content(item)
         return None if data is None else shown(data, item.source)
 
     def drop(self, first: int, last: int, kept: Sequence[int], stored: Sequence[str]) -> None:
@@ -204,15 +204,18 @@ def _link(source: Path, target: Path) -> None:
         raise StorageError(f"{target}: an image can't be kept ({reason(error)}).") from error
 
 
-def _file(key: str) -> Path | None:
-    """Return the file that a key speaks of, if it is still the same."""
-    path = Path(key.rsplit("|", 2)[0])
-    with suppress(OSError, ValueError):
-        return path if file_key(path) == key else None
+def _content(item: ImageItem) -> bytes | None:
+    """Return the encoded image of an item; ``None`` if it can't be read any more."""
+    payload = item.payload
+    if isinstance(payload, Path):
+        return _bytes(payload)
+    with suppress(ImageError):
+        data = payload.read(item.source, LIMITS) if isinstance(payload, Readable) else payload
+        return data if isinstance(data, bytes) else None
     return None
 
 
-def _bytes(path: Path | None) -> bytes | None:
+def _bytes(path: Path) -> bytes | None:
     with suppress(OSError):
-        return None if path is None else path.read_bytes()
+        return path.read_bytes()
     return None

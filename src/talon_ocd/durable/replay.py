@@ -31,7 +31,7 @@ class Replay:
     def __init__(self, journal: Journal, answered: int, event: int) -> None:
         self._journal, self._answered = journal, answered
         self._events = journal.events(event, STATE_KINDS)
-        written = journal.events(event, ("retired", "guard"))
+        written = journal.events(event, ("retired", "revived", "guard"))
         self._written = {(e.kind, e.category, e.answered, e.data.get("reason")) for e in written}
 
     def run(self, stream: Replayed) -> None:

@@ -305,8 +305,10 @@ class DurableStream(DiscoveryStream):
             raise StreamError(
                 f"{self.folder}: snapshot {event.data['snapshot']!r} is damaged; it can't be gone back to."
             )
+        before = set(self.memory.ids.tolist())
         retired = self.go_back(state)
-        self._heard(self._retired(retired, "rollback"))
+        revived = [Draft("revived", category) for category in self.memory.ids.tolist() if category not in before]
+        self._heard([*self._retired(retired, "rollback"), *self._write(revived)])
         return retired
 
     def _retired(self, retired: Sequence[int], why: str) -> list[Event]:

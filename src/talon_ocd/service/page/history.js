@@ -12,7 +12,7 @@ import { complain } from "./toast.js";
 
 const PAGE = 60;
 /** Kinds of events that only tell what the stream did. */
-const TOLD = new Set(["created", "retired", "guard", "rolled_back"]);
+const TOLD = new Set(["created", "retired", "revived", "guard", "rolled_back"]);
 
 let redraw = null; // while the panel is open
 
