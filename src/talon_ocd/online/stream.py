@@ -72,6 +72,7 @@ class DiscoveryStream:
         self._hidden: list[Tensor] = []
         self._ids: list[Tensor] = []
         self._graph: Tensor | None = None
+        self._given: Tensor | None = None
 
     @property
     def memory(self) -> PrototypeMemory:
@@ -145,6 +146,19 @@ class DiscoveryStream:
                 self._adapt_in_time()
         return decisions
 
+    def observe_encoded(
+        self, features: Tensor, items: Sequence[ImageItem | str], hidden: Tensor | None = None
+    ) -> list[Decision]:
+        """Answer images whose unit features ``(N, D)`` a copy of this stream's head made elsewhere.
+
+        ``hidden`` are the trunk outputs ``(N, *hidden_shape)`` behind them: only an encoder that adapts needs those.
+        """
+        self._given = features
+        try:
+            return self.observe_hidden(features if hidden is None else hidden, items)
+        finally:
+            self._given = None
+
     def place(self, hidden: Tensor) -> Assignment:
         """Answer at most ``discovery.room`` images ``(B, *hidden_shape)``, and adapt if none is left to wait for."""
         _, assignment = self._place(hidden)
@@ -201,7 +215,12 @@ class DiscoveryStream:
 
     def _encode(self, hidden: Tensor) -> Tensor:
         """Return unit features ``(B, D)``; keeps what the encoder update will need."""
-        if "encoder" not in self.config.adapt:
+        learns = "encoder" in self.config.adapt
+        if self._given is not None:
+            features, self._given = self._given[: len(hidden)], self._given[len(hidden) :]
+            self._hidden += [hidden] if learns else []
+            return features
+        if not learns:
             return self.adapter.encode(hidden).cpu()
         whole_batch = not self._hidden and len(hidden) == self.config.adapt_every
         features = self.adapter.encode(hidden, with_graph=whole_batch)

@@ -1,0 +1,61 @@
+"""A Ray to work on: one that runs already, or one of our own on this machine (layer: scale)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from talon_ocd.errors import ConfigError
+from talon_ocd.scale.settings import RaySettings
+
+
+@contextmanager
+def connected(settings: RaySettings) -> Iterator[int]:
+    """Join the Ray of ``settings``, or start one for as long as it is needed; gives the number of encoders.
+
+    A Ray that this process has joined before is used as it is, and left as it is.
+    """
+    ours = not ray.is_initialized()
+    if ours:
+        _join(settings)
+    try:
+        yield _encoders(settings)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _join(settings: RaySettings) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless somebody wants it
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do by default, without its warning
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if settings.address is None:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # encoders are what this machine is for, not a side job
+        ray.init(num_cpus=settings.encoders or os.cpu_count(), include_dashboard=False, **quiet)
+        return
+    try:
+        ray.init(address=settings.address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"--address {settings.address}: no Ray answers there ({error}); start one with `ray start --head`, or "
+            "leave --address out to use this machine alone."
+        ) from error
+
+
+def _encoders(settings: RaySettings) -> int:
+    """Return the number of encoders: what was asked for, or as many as there is room for."""
+    kind, share = ("GPU", settings.gpus_per_encoder) if settings.gpus_per_encoder else ("CPU", 1.0)
+    there = ray.cluster_resources().get(kind, 0.0)
+    room = int(there / share)
+    wanted = settings.encoders or max(room, 1)
+    if wanted > room:
+        raise ConfigError(
+            f"{wanted} encoders need {wanted * share:g} {kind}s and this Ray has {there:g}; give fewer --encoders, or "
+            "add machines."
+        )
+    return wanted

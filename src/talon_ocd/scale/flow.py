@@ -1,0 +1,178 @@
+"""The way of images through encoders and owner, bounded everywhere and in order (layer: scale)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.online import Decision
+from talon_ocd.online.stream import MOST_AHEAD
+from talon_ocd.scale.batching import Batch, Batching
+from talon_ocd.scale.encoder import Wanted
+from talon_ocd.scale.owner import Answers, Opened
+from talon_ocd.scale.portable import portable, without_pixels
+from talon_ocd.scale.rates import Rates
+
+AT_AN_ENCODER = 3
+"""Pieces of work (a chunk to decode, a batch to encode) that an encoder may have in front of it."""
+AT_THE_OWNER = 4
+"""Batches, besides those that encoders work on, that may wait for the owner."""
+LEAST_CHUNK = 16
+"""Images that are decoded together, however small batches are."""
+
+
+@dataclass
+class _Chunk:
+    """Images that an encoder decodes: what it said of them, their centres and their small pictures, as references."""
+
+    number: int
+    items: list[ImageItem]
+    encoder: int
+    said: Any
+    centres: Any
+    small: Any
+
+
+@dataclass
+class _Asked:
+    """A batch that was handed to the owner: references to its answers and to the work of its encoder."""
+
+    batch: Batch
+    answers: Any
+    work: Any
+
+
+class Flow:
+    """Keeps encoders and owner busy, and the order of the images.
+
+    Args:
+        encoders: actors of ``Encoder``.
+        owner: actor of ``Owner``.
+        opened: the stream as the owner found it.
+        wanted: what encoders give to the owner.
+        rates: where work is counted.
+
+    Attributes:
+        answered: answers that were given.
+        categories: discovered so far.
+    """
+
+    def __init__(self, encoders: Sequence[Any], owner: Any, opened: Opened, wanted: Wanted, rates: Rates) -> None:
+        self._encoders, self._owner, self._wanted, self._rates = list(encoders), owner, wanted, rates
+        self.answered, self.categories = opened.answered, opened.categories
+        self._size = min(max(opened.every, LEAST_CHUNK), MOST_AHEAD)
+        self._batching = Batching(opened.answered, opened.room, opened.every, MOST_AHEAD)
+        self._busy: list[list[Any]] = [[] for _ in encoders]
+        self._decoding: deque[_Chunk] = deque()
+        self._asked: deque[_Asked] = deque()
+        self._chunks: dict[int, _Chunk] = {}
+        self._numbers = count()
+        self._head: Any = None
+
+    def run(
+        self, items: Sequence[ImageItem], on_skip: Callable[[Skipped], None]
+    ) -> Iterator[tuple[Decision, ImageItem]]:
+        """Answer images in their order; nothing else may be asked until all are answered."""
+        waiting = deque(list(items[start : start + self._size]) for start in range(0, len(items), self._size))
+        try:
+            while waiting or self._decoding or self._asked:
+                while self._may_begin() and waiting:
+                    self._decode(waiting.popleft())
+                if self._decoding and _is_ready(self._decoding[0].said):
+                    self._ask_all(self._decoded(on_skip))
+                    if not waiting and not self._decoding:
+                        self._ask_all([self._batching.rest()])
+                elif self._asked and _is_ready(self._asked[0].answers):
+                    yield from self._answers()
+                else:
+                    self._wait()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _may_begin(self) -> bool:
+        """Is there an encoder with time, and room for what it makes?"""
+        for number, refs in enumerate(self._busy):
+            self._busy[number] = ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else []
+        under_way = len(self._decoding) + len(self._asked)
+        most = AT_AN_ENCODER * len(self._encoders) + AT_THE_OWNER
+        return min(map(len, self._busy)) < AT_AN_ENCODER and under_way < most
+
+    def _decode(self, items: list[ImageItem]) -> None:
+        """Hand a chunk to the encoder that has the least to do."""
+        number = next(self._numbers)
+        chosen = min(range(len(self._encoders)), key=lambda at: len(self._busy[at]))
+        decode = self._encoders[chosen].decode.options(num_returns=3)
+        said, centres, small = decode.remote([portable(item) for item in items], self._wanted)
+        self._busy[chosen].append(said)
+        chunk = _Chunk(number, items, chosen, said, centres, small)
+        self._decoding.append(chunk)
+        self._chunks[number] = chunk
+
+    def _decoded(self, on_skip: Callable[[Skipped], None]) -> list[Batch]:
+        """Take the oldest chunk, which was decoded; returns the batches that are full now."""
+        chunk = self._decoding.popleft()
+        reasons, work = ray.get(chunk.said)
+        self._rates.add(work)
+        for item, reason in zip(chunk.items, reasons, strict=True):
+            if reason is not None:
+                on_skip(Skipped(item.source, reason))
+        return self._batching.add(chunk.number, chunk.items, reasons)
+
+    def _ask_all(self, batches: Sequence[Batch]) -> None:
+        """Hand batches to an encoder, and what comes of them to the owner."""
+        for batch in batches:
+            if batch.items:
+                self._ask(batch)
+            elif batch.skipped:
+                ray.get(self._owner.skip.remote(batch))
+        under_way = {chunk.number for chunk in self._decoding}
+        needed = [number for number in self._chunks if number in under_way or self._batching.needs(number)]
+        self._chunks = {number: self._chunks[number] for number in needed}  # Ray forgets what nobody refers to
+
+    def _ask(self, batch: Batch) -> None:
+        chunks = [self._chunks[cut.chunk] for cut in batch.cuts]
+        encoder = self._encoders[chunks[0].encoder].encode.options(num_returns=2)
+        encoded, work = encoder.remote(batch.cuts, self._wanted, self._head, *(chunk.centres for chunk in chunks))
+        self._busy[chunks[0].encoder].append(work)
+        small = [chunk.small for chunk in chunks] if self._wanted.thumbnails else []
+        told = replace(batch, items=[without_pixels(item) for item in batch.items])
+        self._asked.append(_Asked(batch, self._owner.observe.remote(told, encoded, *small), work))
+
+    def _answers(self) -> Iterator[tuple[Decision, ImageItem]]:
+        """Give the answers of the oldest batch."""
+        asked = self._asked.popleft()
+        answers: Answers = ray.get(asked.answers)
+        self._rates.add(ray.get(asked.work))
+        self._rates.answered(answers)
+        if answers.head is not None:
+            self._head = ray.put(answers.head)
+        self.answered += len(answers.decisions)
+        self.categories = answers.categories
+        yield from zip(answers.decisions, asked.batch.items, strict=True)
+
+    def _wait(self) -> None:
+        """Rest until something has come to an end."""
+        refs = [ref for busy in self._busy for ref in busy]
+        refs += [self._asked[0].answers] if self._asked else []
+        ray.wait(refs, num_returns=1)
+
+    def _abandon(self) -> None:
+        """End early: encoders are stopped, and the owner comes to the end of what has reached it."""
+        for encoder in self._encoders:
+            ray.kill(encoder)
+        with suppress(RayError):
+            for asked in self._asked:
+                ray.get(asked.answers)
+
+
+def _is_ready(ref: Any) -> bool:
+    return bool(ray.wait([ref], timeout=0)[0])

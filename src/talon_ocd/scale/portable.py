@@ -1,0 +1,40 @@
+"""Images that another process can load (layer: scale)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from talon_ocd.errors import ImageError
+from talon_ocd.images import ImageItem
+from talon_ocd.images.decode import LIMITS, Limits
+from talon_ocd.images.tars import Member, Spool
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that could not be read here, and why."""
+
+    reason: str
+
+    def read(self, source: str, limits: Limits) -> bytes:
+        """Raise the reason."""
+        raise ImageError(source, self.reason)
+
+
+ELSEWHERE = Unreadable("was read by another process.")
+
+
+def portable(item: ImageItem) -> ImageItem:
+    """Return an image that can go to another process: those of compressed archives lie in a file that only we have."""
+    payload = item.payload
+    if not isinstance(payload, Member) or not isinstance(payload.archive, Spool):
+        return item
+    try:
+        return replace(item, payload=payload.read(item.source, LIMITS))
+    except ImageError as error:
+        return replace(item, payload=Unreadable(error.reason))
+
+
+def without_pixels(item: ImageItem) -> ImageItem:
+    """Return an image as the owner needs it: with its bytes only if it has no file, because then they are kept."""
+    return item if isinstance(item.payload, bytes) else replace(item, payload=ELSEWHERE)

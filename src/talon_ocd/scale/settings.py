@@ -1,0 +1,41 @@
+"""How a stream is spread over processes (layer: scale)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from talon_ocd.errors import ConfigError, nearest
+
+Mode = Literal["exact", "async"]
+MODES = ("exact", "async")
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    """What ``--engine ray`` takes."""
+
+    address: str | None = None
+    """A running Ray, as ``ray.init`` takes it (``auto``, ``ray://host:10001``); ``None`` starts one on this machine."""
+    encoders: int | None = None
+    """Processes that encode; ``None``: as many as there are CPUs (or shares of GPUs)."""
+    gpus_per_encoder: float = 0.0
+    """GPUs of an encoder, e.g. 0.5 if two share one; 0: encoders compute on the CPU."""
+    mode: Mode = "exact"
+    """``exact``: the answers of one process. ``async``: features may be ``staleness`` head versions old."""
+    staleness: int = 2
+    """Head versions by which a feature may be behind in mode ``async``; older ones are computed anew."""
+    threads: int = 1
+    """Threads that torch uses in an encoder, and in the owner."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"--mode {self.mode!r} is not known; use exact or async.{nearest(self.mode, MODES)}")
+        if self.encoders is not None and self.encoders < 1:
+            raise ConfigError(f"--encoders {self.encoders}: at least 1 is needed.")
+        if self.gpus_per_encoder < 0:
+            raise ConfigError(f"--gpus-per-encoder {self.gpus_per_encoder:g}: give 0 (none) or more.")
+        if self.staleness < 0:
+            raise ConfigError(f"--staleness {self.staleness}: give 0 (no feature may be older than the head) or more.")
+        if self.threads < 1:
+            raise ConfigError(f"threads={self.threads}: at least 1 is needed.")

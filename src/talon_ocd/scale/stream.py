@@ -1,0 +1,181 @@
+"""A stream on Ray: many encoders, one owner of the memory, and the driver that keeps the order (layer: scale).
+
+The driver hands chunks of images to encoders, hears which of them can be used, and lets encoders run the trunk on the
+very batches that one process would have made (``batching.py``). The owner answers the batches in their order. Trunk
+outputs never go stale, so that encoders work ahead while the owner adapts. Ray restarts who dies and asks again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from talon_ocd.durable import Journal
+from talon_ocd.durable.pictures import Pictures
+from talon_ocd.errors import ConfigError, StreamError, TalonError
+from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.online import Decision, SecondThoughts
+from talon_ocd.scale.connection import connected
+from talon_ocd.scale.encoder import Encoder, Wanted
+from talon_ocd.scale.flow import Flow
+from talon_ocd.scale.owner import Opened, Owner
+from talon_ocd.scale.rates import Rates
+from talon_ocd.scale.settings import RaySettings
+
+MOST_RETRIES = 20
+"""Times that a piece of work is tried again when the process that did it dies."""
+LONGEST_CLOSE = 600.0
+"""Seconds that the last snapshot may take."""
+
+
+class RayStream:
+    """A stream whose images are encoded by many; use it with ``with``.
+
+    Args:
+        model: folder that ``talon fit`` wrote; every machine finds it under this path.
+        folder: of a stream that lasts, on the machine that this is called on; ``None`` keeps it in memory.
+        settings: how it is spread.
+        options: what ``Talon.stream`` takes: ``threshold``, ``adapt``, ``finer``, ``bounds``.
+
+    Attributes:
+        opened: the stream as it was found.
+        folder: where it lives.
+        journal: its journal, to read; ``None`` if it lives in memory.
+        pictures: its pictures, to read.
+        rates: images a second by stage, restarts, staleness.
+    """
+
+    def __init__(
+        self, model: str | Path, folder: str | Path | None = None, settings: RaySettings | None = None, **options: Any
+    ) -> None:
+        self.settings = settings or RaySettings()
+        self.folder = None if folder is None else Path(folder).absolute()
+        self.journal: Journal | None = None
+        self.pictures: Pictures | None = None
+        self._model, self._options = str(Path(model).absolute()), options
+        self._open = ExitStack()
+        self._encoders: list[Any] = []
+        self._owner: Any = None
+
+    def __enter__(self) -> RayStream:
+        with self._open:
+            number = self._open.enter_context(connected(self.settings))
+            self._start(number)
+            self._open = self._open.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take a snapshot, end all processes and leave Ray."""
+        self._open.close()
+
+    @property
+    def answered(self) -> int:
+        """Answers given so far."""
+        return self._flow.answered
+
+    @property
+    def categories(self) -> int:
+        """Categories discovered so far."""
+        return self._flow.categories
+
+    def unseen(self, items: Sequence[ImageItem]) -> list[ImageItem]:
+        """Return the images that were not answered yet, each once; all of them if the stream lives in memory."""
+        if self.folder is None:
+            return list(items)
+        with self._kindly():
+            seen = ray.get(self._owner.seen.remote([item.key for item in items]))
+        fresh: dict[str, ImageItem] = {}
+        for item in items:
+            if item.key not in seen:
+                fresh.setdefault(item.key, item)
+        return list(fresh.values())
+
+    def run_items(
+        self, items: Sequence[ImageItem], on_skip: Callable[[Skipped], None] = lambda skipped: None
+    ) -> Iterator[tuple[Decision, ImageItem]]:
+        """Answer images but for those that were answered before, and give every image back with its answer."""
+        with self._kindly():
+            yield from self._flow.run(self.unseen(items), on_skip)
+
+    def second_thoughts(self) -> SecondThoughts | None:
+        """Return what would be answered differently by now: see ``FeatureStream.second_thoughts``."""
+        with self._kindly():
+            thoughts: SecondThoughts | None = ray.get(self._owner.second_thoughts.remote())
+        return thoughts
+
+    def _start(self, number: int) -> None:
+        """Start all processes, and open the stream meanwhile."""
+        settings, folder = self.settings, None if self.folder is None else str(self.folder)
+        stale = settings.staleness if settings.mode == "async" else None
+        lasting = {"max_restarts": -1, "max_task_retries": -1} if folder else {}
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        owner = ray.remote(Owner).options(num_cpus=0, scheduling_strategy=here, **lasting)
+        encoder = ray.remote(Encoder).options(
+            num_cpus=1, num_gpus=settings.gpus_per_encoder, max_restarts=-1, max_task_retries=MOST_RETRIES
+        )
+        device = "cuda" if settings.gpus_per_encoder else None
+        self._owner = owner.remote(self._model, folder, self._options, settings.threads, stale)
+        self._encoders = [encoder.remote(self._model, settings.threads, device) for _ in range(number)]
+        self._open.callback(self._end)
+        ready = [encoder.ready.remote() for encoder in self._encoders]
+        with self._kindly():
+            self.opened: Opened = ray.get(self._owner.opened.remote())
+            for warning in self.opened.warnings:
+                warnings.warn(warning, stacklevel=4)
+            wanted = self._wanted()
+            ray.get(ready)
+        self.rates = Rates(number)
+        self._flow = Flow(self._encoders, self._owner, self.opened, wanted, self.rates)
+        if self.folder is not None:
+            self.journal = Journal(self.folder)
+            self._open.callback(self.journal.close)
+            self.pictures = Pictures(self.journal)
+            self._open.callback(self.pictures.close)
+
+    def _wanted(self) -> Wanted:
+        """Say what encoders shall give: in mode ``exact`` an owner that learns from the head runs it itself."""
+        learns, stale = "encoder" in self.opened.adapt, self.settings.mode == "async"
+        if learns and stale and self.folder is not None:
+            raise ConfigError(
+                "--mode async with an encoder that adapts keeps no journal: answers of an older head can't be learned "
+                "again after a restart. Use --mode exact, or leave --stream out."
+            )
+        return Wanted(features=stale or not learns, hidden=learns, thumbnails=self.folder is not None)
+
+    def _end(self) -> None:
+        """End all processes; the owner's last words are told."""
+        for encoder in self._encoders:
+            ray.kill(encoder)
+        with suppress(RayActorError):
+            for warning in ray.get(self._owner.close.remote(), timeout=LONGEST_CLOSE):
+                warnings.warn(warning, stacklevel=4)
+        ray.kill(self._owner)
+
+    @contextmanager
+    def _kindly(self) -> Iterator[None]:
+        """Turn what Ray says of an error into what our errors say."""
+        try:
+            yield
+        except RayTaskError as error:
+            if isinstance(error.cause, TalonError):
+                raise error.cause from None
+            raise
+        except RayActorError as error:
+            if self.folder is None and error.actor_id == self._owner._actor_id.hex():
+                raise StreamError(
+                    "the process that holds the memory died, and what it had learned with it; give --stream FOLDER: "
+                    "then it goes on from its journal."
+                ) from error
+            raise StreamError(
+                f"a process died again and again over the same images ({error}); look at the memory of the machines."
+            ) from error
