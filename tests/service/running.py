@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from talon_ocd import Talon
+from talon_ocd.durable import DurableStream
+from talon_ocd.service.encoding import Encoding, LocalEncoding
 from talon_ocd.service.server import Server, listen
 from talon_ocd.service.service import Service
 from talon_ocd.service.settings import ServiceSettings
@@ -22,6 +24,8 @@ from tests.images.pictures import encoded
 TOKEN = "a-token-of-the-tests"
 WAIT = 60.0
 """Seconds after which a test gives up waiting; nothing is measured by it."""
+ENCODING: Callable[[DurableStream], Encoding] = LocalEncoding
+"""Who encodes for the services of the tests; another room puts its own here and runs the same tests."""
 
 
 @dataclass
@@ -123,7 +127,8 @@ def running(
     """Run a service as ``talon serve`` does."""
     chosen = ServiceSettings(**{"port": 0, "rate": 0.0, **settings})
     listener = listen(chosen)
-    with listener, Service(talon, folder, chosen, threshold=threshold, adapt=adapt) as service:
+    parts: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "encoding": ENCODING}
+    with listener, Service(talon, folder, chosen, **parts) as service:
         server = Server(service)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -11,7 +11,7 @@ import pytest
 from talon_ocd import Talon
 from talon_ocd.durable import DurableStream
 from talon_ocd.errors import StorageError, StreamInUseError
-from talon_ocd.images import Limits, memory_item
+from talon_ocd.images import memory_item
 from talon_ocd.service.encoding import LocalEncoding
 from talon_ocd.service.jobs import Outcome
 from talon_ocd.service.metrics import Metrics
@@ -57,7 +57,7 @@ def test_what_waits_is_encoded_together_and_answered_in_order(
     with fitted.stream(folder) as stream:
         metrics = Metrics()
         monkeypatch.setattr(metrics, "batch", batches.append)
-        worker = Worker(stream, LocalEncoding(stream, Limits()), ServiceSettings(), metrics)
+        worker = Worker(stream, LocalEncoding(stream), ServiceSettings(), metrics)
         release = threading.Event()
         worker.call(lambda: release.wait(WAIT))
         first = [worker.submit([memory_item(image, str(at))], True) for at, image in enumerate(digits())]

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from talon_ocd.cli import choices
 from talon_ocd.errors import ConfigError
+from talon_ocd.scale.extra import check_extra as check_ray
+from talon_ocd.scale.settings import RaySettings
 from talon_ocd.talon import Talon
 
 TOKEN_VARIABLE = "TALON_TOKEN"
 NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 """Modules of the extra ``serve``."""
 MB = 1_000_000
+
+
+class Engine(str, Enum):
+    """Where images are encoded."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def serve(
@@ -53,6 +63,21 @@ def serve(
     rate: Annotated[float, typer.Option("--rate", help="Requests a second of one client; 0: no limit.")] = 200.0,
     queue: Annotated[int, typer.Option("--queue", help="Images that may wait for their answer.")] = 256,
     log: Annotated[bool, typer.Option("--log", help="Write a line for every request.")] = False,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="Who encodes: this process (local), or processes of Ray (ray).")
+    ] = Engine.LOCAL,
+    address: Annotated[
+        str | None, typer.Option("--address", help="With --engine ray: a Ray that runs, e.g. auto.")
+    ] = None,
+    encoders: Annotated[
+        int | None, typer.Option("--encoders", help="With --engine ray: processes that encode.")
+    ] = None,
+    most_encoders: Annotated[
+        int | None, typer.Option("--most-encoders", help="With --address: up to so many while images wait.")
+    ] = None,
+    gpus_per_encoder: Annotated[
+        float, typer.Option("--gpus-per-encoder", help="With --engine ray: GPUs of each, e.g. 0.5.")
+    ] = 0.0,
 ) -> None:
     """Answer images over HTTP, and serve the page to look at categories, name and correct them."""
     check_extra()
@@ -72,10 +97,16 @@ def serve(
         burst=max(1, round(2 * rate)),
         queue=queue,
     )
+    on_ray = _ray_options(engine, address, encoders, most_encoders, gpus_per_encoder)
     listener = listen(settings)
     with listener:
         talon = Talon.from_pretrained(model)
-        with Service(talon, stream, settings, threshold=threshold, adapt=adapt, finer=finer) as service:
+        encoding: dict[str, Any] = {}
+        if on_ray:
+            from talon_ocd.scale.serve_encoding import encoding_on_ray
+
+            encoding["encoding"] = encoding_on_ray(talon, model, settings.request_seconds, *on_ray)
+        with Service(talon, stream, settings, threshold=threshold, adapt=adapt, finer=finer, **encoding) as service:
             choices.err.print(
                 f"talon serves {url_of(listener, host)} ({service.stream.answered} images answered so far); "
                 "stop it with Ctrl-C",
@@ -90,6 +121,22 @@ def check_extra() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"talon serve needs {', '.join(missing)}; install it with: pip install 'talon-ocd[serve]'")
+
+
+def _ray_options(
+    engine: Engine, address: str | None, encoders: int | None, most: int | None, gpus: float
+) -> tuple[RaySettings, int | None] | None:
+    """Return where encoders run and how many there may be; ``None`` if this process encodes."""
+    if engine is Engine.LOCAL:
+        if address is not None or encoders is not None or most is not None or gpus:
+            raise ConfigError("--address, --encoders, --most-encoders and --gpus-per-encoder need --engine ray.")
+        return None
+    check_ray("talon serve --engine ray")
+    if most is not None and address is None:
+        raise ConfigError(
+            f"--most-encoders {most} needs --address: a Ray that is started here has just the CPUs of --encoders."
+        )
+    return RaySettings(address=address, encoders=encoders, gpus_per_encoder=gpus), most
 
 
 def _token(given: str | None, file: Path | None) -> str | None:

@@ -47,8 +47,8 @@ class Encoding(Protocol):
     def ahead(self) -> int:
         """Micro-batches that may be under way at once, until they are answered."""
 
-    def encode(self, items: Sequence[ImageItem]) -> Future[EncodedImages]:
-        """Begin to encode a micro-batch."""
+    def encode(self, items: Sequence[ImageItem], limits: Limits) -> Future[EncodedImages]:
+        """Begin to encode a micro-batch; an image beyond the limits can't be used."""
 
     def close(self) -> None:
         """Finish what was begun, and end."""
@@ -59,14 +59,14 @@ class LocalEncoding:
 
     ahead = 2
 
-    def __init__(self, stream: DiscoveryStream, limits: Limits) -> None:
-        self._stream, self._limits = stream, limits
+    def __init__(self, stream: DiscoveryStream) -> None:
+        self._stream = stream
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="talon-decode")
         self._trunk = ThreadPoolExecutor(1, thread_name_prefix="talon-encode")
 
-    def encode(self, items: Sequence[ImageItem]) -> Future[EncodedImages]:
+    def encode(self, items: Sequence[ImageItem], limits: Limits) -> Future[EncodedImages]:
         """Begin to encode a micro-batch; one after another goes through the trunk, in order."""
-        decoding = [self._decoders.submit(self._decode, item) for item in items]
+        decoding = [self._decoders.submit(self._decode, item, limits) for item in items]
         return self._trunk.submit(self._encode, decoding)
 
     def close(self) -> None:
@@ -74,9 +74,9 @@ class LocalEncoding:
         self._decoders.shutdown(wait=True)
         self._trunk.shutdown(wait=True)
 
-    def _decode(self, item: ImageItem) -> tuple[Tensor | ImageError, float]:
+    def _decode(self, item: ImageItem, limits: Limits) -> tuple[Tensor | ImageError, float]:
         started = time.perf_counter()
-        _, picture = next(load_canvases([item], self._stream.backbone.preprocessing, self._limits, workers=0))
+        _, picture = next(load_canvases([item], self._stream.backbone.preprocessing, limits, workers=0))
         return picture, time.perf_counter() - started
 
     def _encode(self, decoding: Sequence[Future[tuple[Tensor | ImageError, float]]]) -> EncodedImages:

@@ -11,9 +11,9 @@ from types import TracebackType
 
 from talon_ocd import __version__
 from talon_ocd.catalog import Catalog
-from talon_ocd.durable import Event
+from talon_ocd.durable import DurableStream, Event
 from talon_ocd.durable.journal import JOURNAL
-from talon_ocd.images import Limits, display
+from talon_ocd.images import display
 from talon_ocd.service import schemas
 from talon_ocd.service.auth import Guardian
 from talon_ocd.service.deciding import Decider
@@ -48,9 +48,9 @@ class Service:
         threshold: float | str | None = None,
         adapt: str | None = None,
         finer: float | None = None,
-        encoding: Encoding | None = None,
+        encoding: Callable[[DurableStream], Encoding] = LocalEncoding,
     ) -> None:
-        """Open a stream and serve it; ``encoding`` is who encodes for it, by default threads of this process."""
+        """Open a stream and serve it; ``encoding`` gives who encodes for it, by default threads of this process."""
         self.settings = settings
         self.stopping = False
         self.stream = talon.stream(folder, threshold=threshold, adapt=adapt, finer=finer, purpose="talon serve")
@@ -62,9 +62,7 @@ class Service:
             self.broadcaster = Broadcaster(settings.listeners)
             self.views = Views(self.catalog, self.journal)
             self.insight = Insight(self.catalog, self.journal, talon, self.stream)
-            limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_body)
-            encoding = encoding or LocalEncoding(self.stream, limits)
-            self.worker = Worker(self.stream, encoding, settings, self.metrics)
+            self.worker = Worker(self.stream, encoding(self.stream), settings, self.metrics)
         except BaseException:
             self.stream.close()
             raise

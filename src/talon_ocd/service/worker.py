@@ -21,7 +21,7 @@ from torch import Tensor
 
 from talon_ocd.durable import DurableStream, Request
 from talon_ocd.errors import StorageError
-from talon_ocd.images import ImageItem
+from talon_ocd.images import ImageItem, Limits
 from talon_ocd.online import Decision
 from talon_ocd.service.encoding import EncodedImages, Encoding
 from talon_ocd.service.jobs import Answer, Encoded, Job, Outcome
@@ -49,6 +49,7 @@ class Worker:
 
     def __init__(self, stream: DurableStream, encoding: Encoding, settings: ServiceSettings, metrics: Metrics) -> None:
         self._stream, self._encoding, self._settings, self._metrics = stream, encoding, settings, metrics
+        self._limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_body)
         rows = stream.journal.query("SELECT verdict, count(*) AS number FROM decisions GROUP BY verdict")
         self.verdicts = Counter({str(row["verdict"]): int(row["number"]) for row in rows})
         self._lock = threading.Lock()
@@ -145,7 +146,7 @@ class Worker:
                 self._ahead.release()
                 continue
             try:
-                encoded = self._encoding.encode([item for job in jobs for item in job.items])
+                encoded = self._encoding.encode([item for job in jobs for item in job.items], self._limits)
             except BaseException as error:
                 encoded = Future()
                 encoded.set_exception(error)

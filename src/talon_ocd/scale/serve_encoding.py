@@ -1,0 +1,167 @@
+"""Encoders of a served stream on Ray Serve (layer: scale).
+
+The service stays where the stream's folder is, with its one owner and its own doors; only what has no memory, decoding
+and the trunk, is done by replicas. Ray Serve starts them, looks after them, and adds some while images wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from talon_ocd.durable import DurableStream
+from talon_ocd.errors import ConfigError
+from talon_ocd.images import ImageItem, Limits
+from talon_ocd.scale.connection import connected
+from talon_ocd.scale.serve_replica import Replica, Reply, Upload
+from talon_ocd.scale.settings import RaySettings
+from talon_ocd.service.encoding import EncodedImages
+from talon_ocd.service.problems import busy
+from talon_ocd.talon import Talon
+
+PER_REPLICA = 2
+"""Micro-batches of a replica at once: one is decoded while the other goes through the trunk."""
+TRIES = 3
+"""Replicas that may die of a micro-batch before it is refused."""
+LOOK_SECONDS = 2.0
+"""How often Ray Serve looks whether a replica lives; a dead one is replaced."""
+_QUIET = {"log_level": "ERROR", "enable_access_log": False}
+_log = logging.getLogger("talon_ocd.service")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Encoders that run.
+
+    Attributes:
+        handle: how they are reached.
+        most: how many there may be.
+    """
+
+    handle: DeploymentHandle[Any]
+    most: int
+
+
+class ServeEncoding:
+    """Lets replicas encode; a micro-batch whose replica dies is given to another one.
+
+    Args:
+        replicas: who encodes.
+        seconds: how long anybody waits for an answer.
+        device: where the owner wants trunk outputs.
+        at_end: called when it is closed.
+    """
+
+    def __init__(
+        self, replicas: Replicas, seconds: float, device: torch.device, at_end: Callable[[], None] = lambda: None
+    ) -> None:
+        self.ahead = PER_REPLICA * replicas.most
+        self._handle, self._seconds, self._device, self._at_end = replicas.handle, seconds, device, at_end
+        self._senders = ThreadPoolExecutor(self.ahead, thread_name_prefix="talon-ray")
+
+    def encode(self, items: Sequence[ImageItem], limits: Limits) -> Future[EncodedImages]:
+        """Begin to encode a micro-batch."""
+        return self._senders.submit(self._ask, [_upload(item) for item in items], limits)
+
+    def close(self) -> None:
+        """Finish what was begun, and end."""
+        self._senders.shutdown(wait=True)
+        self._at_end()
+
+    def _ask(self, uploads: Sequence[Upload], limits: Limits) -> EncodedImages:
+        for _ in range(TRIES):
+            response = self._handle.encode.remote(uploads, limits)
+            try:
+                reply: Reply = response.result(timeout_s=self._seconds)
+                return reply.encoded(uploads, self._device)
+            except RayActorError as error:  # nothing was decided yet: it can be done again
+                _log.warning("an encoder is gone (%s); another one gets its images.", type(error).__name__)
+            except TimeoutError:  # nobody waits any longer
+                response.cancel()  # type: ignore[no-untyped-call]
+                break
+            except RayServeException as error:
+                _log.error("encoders can't be reached: %s", error)
+                break
+        raise busy("no encoder could take the image; nothing was learned, send it again.", 5)
+
+
+def encoding_on_ray(
+    talon: Talon, model: Path, seconds: float, settings: RaySettings, most: int | None = None
+) -> Callable[[DurableStream], ServeEncoding]:
+    """Return what a ``Service`` takes as ``encoding``: the replicas live as long as the service of a stream.
+
+    Args:
+        talon: the owner's model.
+        model: the folder that it comes from; all machines must see it.
+        seconds: how long a client waits for its answer.
+        settings: where they run, and how many.
+        most: how many there may be while images wait.
+    """
+
+    def begin(stream: DurableStream) -> ServeEncoding:  # the folder is locked by now: nobody else has its encoders
+        with ExitStack() as stack:
+            replicas = stack.enter_context(running_replicas(talon, model, stream.folder, settings, most))
+            return ServeEncoding(replicas, seconds, talon.backbone.device, stack.pop_all().close)
+
+    return begin
+
+
+@contextmanager
+def running_replicas(
+    talon: Talon, model: Path, stream: Path, settings: RaySettings, most: int | None = None
+) -> Iterator[Replicas]:
+    """Run encoders for the stream of a folder; ``most`` above their number lets Ray Serve add some."""
+    with connected(settings) as number:
+        most = most or number
+        if most < number:
+            raise ConfigError(f"--most-encoders {most} is less than the {number} that there are from the beginning.")
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # it tells every step that it takes
+        serve.start(proxy_location="Disabled", logging_config=_QUIET)
+        name = app_name(stream)
+        device = "cuda" if settings.gpus_per_encoder else None
+        deployment = _deployment(number, most, settings.gpus_per_encoder)
+        app = deployment.bind(str(model.resolve()), talon.fingerprint(), device)
+        try:
+            yield Replicas(_started(app, name), most)
+        finally:
+            serve.delete(name)
+
+
+def app_name(stream: Path) -> str:
+    """Return what Ray Serve calls the encoders of a stream; after a crash the next service takes them over."""
+    return f"talon-{sha256(str(stream.resolve()).encode()).hexdigest()[:12]}"
+
+
+def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
+    try:
+        return serve.run(app, name=name, route_prefix=None, logging_config=_QUIET)
+    except RuntimeError as error:
+        raise ConfigError(f"the encoders could not be started; can all machines read the model? ({error})") from error
+
+
+def _deployment(number: int, most: int, gpus: float) -> Any:
+    many: dict[str, Any] = {"num_replicas": number}
+    if most > number:  # a replica that always has its next micro-batch is busy: then there may be another one
+        many = {"autoscaling_config": {"min_replicas": number, "max_replicas": most, "target_ongoing_requests": 1}}
+    needs = {"num_cpus": 1, "num_gpus": gpus}
+    return serve.deployment(
+        max_ongoing_requests=PER_REPLICA, ray_actor_options=needs, health_check_period_s=LOOK_SECONDS, **many
+    )(Replica)
+
+
+def _upload(item: ImageItem) -> Upload:
+    if not isinstance(item.payload, bytes):
+        raise TypeError(f"{item.source}: only images in memory are served, not {type(item.payload).__name__}.")
+    return Upload(item.source, item.payload)

@@ -1,0 +1,26 @@
+"""A replica that can be told to die, as one does whose machine is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from talon_ocd.images import Limits
+from talon_ocd.scale.serve_replica import Replica, Reply, Upload
+
+DEADLY = "deadly until "
+"""Begins the name of an image; a file follows that is written before the process dies, once."""
+
+
+class MortalReplica(Replica):
+    """Dies of a deadly image, with all that it has in hand."""
+
+    async def encode(self, uploads: Sequence[Upload], limits: Limits) -> Reply:
+        for upload in uploads:
+            if upload.source.startswith(DEADLY):
+                written = Path(upload.source.removeprefix(DEADLY))
+                if not written.exists():
+                    written.touch()
+                    os._exit(1)
+        return await super().encode(uploads, limits)

@@ -1,0 +1,139 @@
+"""The service with its encoders on Ray Serve: the tests of the single-process service, and what can go wrong between.
+
+The imported tests run as they are, over HTTP; only who encodes is another one. One Ray serves them all.
+"""
+
+# ruff: noqa: F401, F811
+# (imported tests and fixtures are used by being there)
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from talon_ocd import Talon
+from talon_ocd.durable import DurableStream
+from tests.service import running as running_module
+from tests.service.conftest import client, folder, served
+from tests.service.running import WAIT, digits, running
+from tests.service.test_concurrency import (
+    test_a_folder_has_one_service,
+    test_a_full_disk_is_told_and_loses_nothing,
+    test_a_service_goes_on_where_it_stopped,
+    test_many_clients_lose_nothing_and_double_nothing,
+    test_metrics_count,
+    test_reading_waits_for_nobody,
+    test_stopping_finishes_what_waits,
+    test_the_encoder_learns_while_it_serves,
+)
+from tests.service.test_decide import (
+    test_a_batch_tells_bad_images_in_their_places,
+    test_a_repeated_batch_gets_the_first_answers,
+    test_a_repeated_request_gets_the_first_answer,
+    test_every_bad_image_is_a_problem_and_the_odd_ones_are_answered,
+    test_looking_changes_nothing,
+    test_pictures_come_back,
+    test_raw_bytes_and_forms_are_the_same,
+    test_the_answers_are_those_of_the_stream,
+    test_the_same_request_at_once_is_answered_once,
+    test_wrong_content_is_refused_with_what_to_do,
+)
+from tests.service.test_events import (
+    test_events_need_the_token,
+    test_founded_categories_are_told,
+    test_listeners_are_sent_away_when_the_service_stops,
+    test_listeners_hear_what_happens,
+)
+from tests.service.test_limits import (
+    small,
+    test_a_client_that_asks_first_need_not_send,
+    test_a_client_that_leaves_in_the_middle_does_no_harm,
+    test_a_head_that_never_ends_is_not_waited_for,
+    test_a_large_body_of_unknown_length_is_refused_while_it_is_read,
+    test_bombs_are_refused_by_their_header,
+    test_garbage_instead_of_http_is_a_400,
+    test_large_bodies_are_refused,
+    test_memory_for_bodies_is_bounded,
+    test_slow_bodies_are_refused,
+    test_the_queue_is_bounded,
+    test_too_many_requests,
+    test_what_is_not_answered_in_time_is_not_learned,
+    wait_until,
+)
+from tests.service.test_security import (
+    locked,
+    test_a_page_trades_the_token_for_a_cookie,
+    test_every_answer_keeps_browsers_careful,
+    test_nothing_is_read_without_the_token,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
+    pytest.importorskip("ray.serve", reason="the service on Ray needs the extra ray")
+    from ray import serve
+
+    from talon_ocd.scale import serve_encoding
+    from talon_ocd.scale.serve_encoding import ServeEncoding
+from talon_ocd.scale.settings import RaySettings
+from tests.scale.mortal import DEADLY, MortalReplica
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_ray(fitted: Talon, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Two replicas that encode for every service of this module."""
+    stream = tmp_path_factory.mktemp("ray") / "stream"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve_encoding, "Replica", MortalReplica)
+        with serve_encoding.running_replicas(fitted, model, stream, RaySettings(encoders=2)) as replicas:
+
+            def encoding(_: DurableStream) -> ServeEncoding:
+                return ServeEncoding(replicas, WAIT, fitted.backbone.device)
+
+            patch.setattr(running_module, "ENCODING", encoding)
+            yield
+
+
+def running_number() -> int:
+    """Return how many replicas run."""
+    (app,) = serve.status().applications.values()
+    (replicas,) = app.deployments.values()
+    return sum(number for state, number in replicas.replica_states.items() if state == "RUNNING")
+
+
+def deadly(file: Path) -> str:
+    return "?source=" + quote(f"{DEADLY}{file}")
+
+
+def test_the_images_of_a_dead_replica_are_encoded_again(fitted: Talon, folder: Path, tmp_path: Path) -> None:
+    with running(fitted, folder) as service, ThreadPoolExecutor(8) as pool:
+
+        def send(number: int) -> int:
+            query = deadly(tmp_path / str(number)) if number == 5 else ""
+            answer = service.client().decide(digits()[number], query, key=f"key-{number}")
+            assert answer.status == 200, answer
+            return int(answer.json["index"])
+
+        assert sorted(pool.map(send, range(30))) == list(range(30))
+        assert service.service.stream.answered == 30
+    assert (tmp_path / "5").exists()
+
+
+def test_an_image_that_kills_every_replica_is_refused(
+    fitted: Talon,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve_encoding, "TRIES", 1)
+    wait_until(lambda: running_number() == 2)  # the one that died before is back
+    with running(fitted, folder) as service:
+        refused = service.client().decide(digits()[0], deadly(tmp_path / "dead"), key="k")
+        assert "nothing was learned" in refused.problem("busy")["detail"]
+        assert service.service.stream.answered == 0
+        again = service.client().decide(digits()[0], deadly(tmp_path / "dead"), key="k")
+        assert again.json["index"] == 0 and "idempotent-replay" not in again.headers
