@@ -63,7 +63,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        rows = [of_images(Path(scratch) / "stream", chosen.adaptations)]
+        rows = [of_images(Path(scratch) / str(guard), chosen.adaptations, guard) for guard in (False, True)]
     step = rows[0]["head_step_median_ms"]
     rows += [of_second_thoughts(categories, step) for categories in chosen.categories]
     facts = {"command": shlex.join(["python", *sys.argv]), "commit": choices.commit(), "threads": 1, "rows": rows}
@@ -72,12 +72,11 @@ def main() -> None:
         chosen.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def of_images(folder: Path, adaptations: int) -> dict[str, Any]:
+def of_images(folder: Path, adaptations: int, guard: bool) -> dict[str, Any]:
     """Return how long batches of images take, with and without what is learned after them."""
     durable_stream.SNAPSHOT_EVERY = 4 * HALF
-    config = TalonConfig.from_preset("official", "efficientnet-lite0").override(
-        epochs=0, views=0, threshold=0.6, adapt="prototypes,encoder"
-    )
+    changes = {"epochs": 0, "views": 0, "threshold": 0.6, "adapt": "prototypes,encoder", "guard.enabled": guard}
+    config = TalonConfig.from_preset("official", "efficientnet-lite0").override(**changes)
     talon = Talon("efficientnet-lite0", config)
     items = digits()
     talon.fit([item for item in items if item.label in KNOWN][:100])
@@ -99,6 +98,7 @@ def of_images(folder: Path, adaptations: int) -> dict[str, Any]:
     extra = np.array(learning) - np.median(plain)
     return {
         "what": f"{HALF} images, every second time with an adaptation, every fourth time with a snapshot",
+        "guard": guard,
         "snapshots_kept": snapshots,
         "plain_median_ms": ms(np.median(plain)),
         "head_step_median_ms": ms(np.median(step.seconds)),
