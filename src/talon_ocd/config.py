@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -314,7 +314,12 @@ class TalonConfig:
         }
         if name not in makers:
             raise ConfigError(f"preset {name!r} is not known; use one of {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
-        return makers[name]()
+        made = makers[name]()
+        if (
+            family == "vectors"
+        ):  # embeddings have no random views, and are good as they are unless somebody knows better
+            made = replace(made, offline=replace(made.offline, augmentation="none", epochs=0))
+        return made
 
     @classmethod
     def default(cls, family: str = "") -> TalonConfig:

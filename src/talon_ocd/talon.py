@@ -11,11 +11,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, overload
 
-from talon_ocd.backbones import Backbone, get_backbone, paired
+from talon_ocd.backbones import Backbone, Finished, check_vectors, get_backbone, paired, takes_vectors
 from talon_ocd.config import OfflineConfig, OnlineConfig, TalonConfig, parse_adapt
 from talon_ocd.durable import DurableStream, Identity, fingerprint, settings_at, settings_of
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
-from talon_ocd.images import ImageItem, ImageSource, Skipped, display, labelled
+from talon_ocd.images import ImageItem, ImageSource, Skipped, VectorFacts, VectorSource, display, labelled
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import ALONE, Fitting, Labelled, Processes, TrunkCache, choose_probe
 from talon_ocd.online import Bounds, DiscoveryStream, Evidence, EvidenceRule, Guard, Probe
@@ -67,6 +67,7 @@ class Talon:
         self.evidence: Evidence | None = None
         self.probe: Probe | None = None
         self.folder = ""
+        self._made_for: Talon | None = None
 
     def fit(
         self,
@@ -89,6 +90,8 @@ class Talon:
             processes: who trains together (see ``offline.joined``); all of them make the same call.
         """
         source = labelled(data) if isinstance(data, str | Path) else data
+        if isinstance(source, VectorSource):
+            check_vectors(source.facts, self.backbone, source.name)
         items = source.items if isinstance(source, ImageSource) else list(source)
         if any(item.label is None for item in items):
             raise DataError("fit needs a label for every image; use a folder per class or a manifest with path,label.")
@@ -184,6 +187,10 @@ class Talon:
             bounds = bounds or Bounds(**begun["bounds"])
         finer, bounds = finer or 0.0, bounds or Bounds()
         online = self.config.online if adapt is None else replace(self.config.online, adapt=parse_adapt(adapt))
+        if self._made_for is not None and "encoder" in online.adapt:
+            raise ConfigError(
+                "adapt=encoder needs images: embeddings were made by then; use --adapt prototypes or none."
+            )
         rule = self._rule(threshold, finer, online)
         if rule is None:
             online = replace(online, threshold=self._resolve(threshold))
@@ -203,8 +210,22 @@ class Talon:
         identity = Identity(self.fingerprint(), self.folder, self.names, settings)
         return DurableStream(Path(folder), identity, purpose=purpose, **parts)
 
+    def for_vectors(self, facts: VectorFacts, where: str) -> Talon:
+        """Return this model for embeddings instead of images: those of its own encoder, or those it was fitted on.
+
+        Streams are the same as those of images, but for an encoder that can't adapt: it has done its work.
+        """
+        check_vectors(facts, self.backbone, where)
+        if takes_vectors(self.backbone):
+            return self
+        other = copy.copy(self)
+        other.backbone, other._made_for = Finished(self.backbone), self
+        return other
+
     def fingerprint(self) -> str:
         """Return a digest of all that answers follow from: encoder, prototypes, evidence, probe, names, settings."""
+        if self._made_for is not None:  # the same answers: a stream of images goes on with embeddings, and back
+            return self._made_for.fingerprint()
         evidence = {} if self.evidence is None else self.evidence.state_dict()
         probe = {} if self.probe is None else self.probe.state_dict()
         settings = self.config.to_dict()

@@ -12,8 +12,9 @@ from talon_ocd.errors import BackboneError, ConfigError
 
 
 def test_public_names_are_pinned() -> None:
-    classes = ["Backbone", "EfficientNetLite0", "HubBackbone", "Paired", "PairedHead", "Scope", "TinyViT"]
-    assert backbones.__all__ == [*classes, "backbone_from_architecture", "get_backbone", "list_backbones", "paired"]
+    classes = ["Backbone", "EfficientNetLite0", "Finished", "HubBackbone", "Paired", "PairedHead", "Scope", "TinyViT"]
+    functions = ["backbone_from_architecture", "check_vectors", "get_backbone", "list_backbones", "paired"]
+    assert backbones.__all__ == [*classes, "Vectors", *functions, "takes_vectors"]
 
 
 def test_embedded_names_are_listed_first() -> None:

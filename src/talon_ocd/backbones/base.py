@@ -108,6 +108,14 @@ class Backbone(nn.Module, ABC):
             digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:32]
 
+    def fingerprint(self) -> str:
+        """Return a checksum of the whole encoder: equal means equal features."""
+        digest = hashlib.sha256(self.trunk_fingerprint().encode())
+        for key, value in sorted(self.head.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:32]
+
 
 def check_size(name: str, value: object, least: int, multiple: int = 1) -> int:
     """Return ``value`` if it is an int of at least ``least`` that ``multiple`` divides; else refuse it."""

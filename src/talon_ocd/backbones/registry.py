@@ -9,13 +9,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from talon_ocd.backbones import efficientnet_lite, tiny
+from talon_ocd.backbones import efficientnet_lite, tiny, vectors
 from talon_ocd.backbones.base import Backbone
 from talon_ocd.backbones.efficientnet_lite import EfficientNetLite0
 from talon_ocd.backbones.hub import HubBackbone
 from talon_ocd.backbones.paired import KIND as PAIRED
 from talon_ocd.backbones.paired import Paired
 from talon_ocd.backbones.tiny import TinyViT
+from talon_ocd.backbones.vectors import Vectors
 from talon_ocd.errors import BackboneError, ConfigError, nearest
 from talon_ocd.images.transforms import Preprocessing
 
@@ -27,6 +28,7 @@ _KINDS: dict[str, type[Backbone]] = {
     efficientnet_lite.NAME: EfficientNetLite0,
     tiny.NAME: TinyViT,
     "hub": HubBackbone,
+    vectors.NAME: Vectors,
 }
 _WELL_KNOWN = (
     "facebook/dino-vits16",

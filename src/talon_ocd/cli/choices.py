@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from talon_ocd.backbones import Backbone, get_backbone
+from talon_ocd.backbones import Backbone, Vectors, get_backbone
 from talon_ocd.config import TalonConfig
 from talon_ocd.errors import ConfigError
-from talon_ocd.images import display
+from talon_ocd.images import VectorFacts, display
 
 BackboneOption = Annotated[
     str,
@@ -48,16 +48,27 @@ SetOption = Annotated[
 EpochsOption = Annotated[
     int | None, typer.Option("--epochs", min=0, help="Training epochs; 0 keeps the features as they are.")
 ]
+ColumnOption = Annotated[
+    str | None,
+    typer.Option("--column", help="Of a .parquet file: the column of the vectors, where several could be meant."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 out = Console()
 err = Console(stderr=True)
 
 
-def backbone_from(name: str, image_size: int | None, aspect: str | None) -> Backbone:
-    """Build the encoder that the options ask for."""
+def backbone_from(
+    name: str, image_size: int | None, aspect: str | None, vectors: VectorFacts | None = None
+) -> Backbone:
+    """Build the encoder that the options ask for; embeddings, if that is what the data are, have had theirs."""
     options: dict[str, Any] = {"image_size": image_size, "aspect": aspect}
-    return get_backbone(name, **{key: value for key, value in options.items() if value is not None})
+    given = {key: value for key, value in options.items() if value is not None}
+    if vectors is None:
+        return get_backbone(name, **given)
+    if given:
+        raise ConfigError(f"--{next(iter(given)).replace('_', '-')} is for pictures; embeddings are taken as they are.")
+    return Vectors.of(vectors, trainable=True)
 
 
 def config_from(preset: str, family: str, file: Path | None, settings: list[str] | None, **flags: Any) -> TalonConfig:

@@ -16,14 +16,15 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from talon_ocd.backbones import takes_vectors
 from talon_ocd.catalog import Catalog
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.durable import DurableStream
-from talon_ocd.errors import ConfigError
+from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.evaluation.protocol import score
 from talon_ocd.evaluation.record import REPORT, SUMMARY, THOUGHTS, Record
-from talon_ocd.images import ImageItem, Skipped, display, stdin_items
+from talon_ocd.images import ImageItem, ImageSource, Skipped, VectorSource, display, stdin_items
 from talon_ocd.images import stream as stream_of
 from talon_ocd.images.watch import watch as watch_folder
 from talon_ocd.online import Decision, DiscoveryStream
@@ -38,7 +39,10 @@ MOST_SHOWN = 10
 def discover(
     data: Annotated[
         str,
-        typer.Argument(metavar="DATA", help="Images: a folder, a manifest, a tar, one image, or - for paths on stdin."),
+        typer.Argument(
+            metavar="DATA",
+            help="Images: a folder, a manifest, a tar, one image, .parquet embeddings, or - for paths on stdin.",
+        ),
     ],
     model: Annotated[Path, typer.Option("--model", "-m", help="Folder that `talon fit` wrote.")],
     output: Annotated[
@@ -65,23 +69,25 @@ def discover(
     ] = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
+    column: choices.ColumnOption = None,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     lazy = data == "-"
     target = _check(output, stream, watch, shuffle, lazy)
-    talon = Talon.from_pretrained(model)
+    source = None if lazy or watch else stream_of(data, column=column)
+    talon = _fitting(Talon.from_pretrained(model), source)
     options: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
     facts = {"model": display(model), **({"finer": finer} if finer else {})}
     if stream is None:
         online: DiscoveryStream = talon.stream(**options)
-        run_once(talon, online, data, target, shuffle, seed, quiet, facts)
+        run_once(talon, online, data, source, target, shuffle, seed, quiet, facts)
         return
     with talon.stream(stream, purpose="talon discover", **options) as durable:
         if watch:
             follow(durable, Path(data))
         else:
-            run_once(talon, durable, data, target, shuffle, seed, quiet, facts)
+            run_once(talon, durable, data, source, target, shuffle, seed, quiet, facts)
 
 
 def _check(output: Path | None, stream: Path | None, watch: bool, shuffle: bool, lazy: bool) -> Path:
@@ -97,13 +103,24 @@ def _check(output: Path | None, stream: Path | None, watch: bool, shuffle: bool,
     return stream / "report"
 
 
+def _fitting(talon: Talon, source: ImageSource | None) -> Talon:
+    """Return the model for what it is given: pictures, or embeddings."""
+    if isinstance(source, VectorSource):
+        return talon.for_vectors(source.facts, source.name)
+    if takes_vectors(talon.backbone):
+        raise DataError(
+            f"the model was fitted on embeddings ({talon.backbone.name}), and these are pictures; make embeddings of "
+            "them with `talon embed`, by the same encoder."
+        )
+    return talon
+
+
 def run_once(
-    talon: Talon, online: DiscoveryStream, data: str, output: Path, shuffle: bool, seed: int, quiet: bool,
-    facts: dict[str, Any],
+    talon: Talon, online: DiscoveryStream, data: str, source: ImageSource | None, output: Path, shuffle: bool,
+    seed: int, quiet: bool, facts: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Answer the images that there are, and write the report."""
-    lazy = data == "-"
-    source = None if lazy else stream_of(data)
+    """Answer the images that there are, and write the report; without a source they come on standard input."""
+    lazy = source is None
     items: Iterable[ImageItem] = _stdin() if source is None else _ordered(source.items, shuffle, seed)
     progress = progress_for(choices.err, quiet or lazy)
     name = namer(online)

@@ -16,14 +16,14 @@ from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.config import Adaptation, TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, nearest
-from talon_ocd.evaluation.datasets import load_dataset
+from talon_ocd.evaluation.datasets import Dataset, load_dataset
 from talon_ocd.evaluation.grid import Grid, folder_name
 from talon_ocd.evaluation.plan import Cell, Plan
 from talon_ocd.evaluation.protocol import Answers, Experiment, default_cache_directory
 from talon_ocd.evaluation.record import Record
 from talon_ocd.evaluation.rows import Row, Spread, group_rows
 from talon_ocd.evaluation.splits import SamplingRule, Scenario, StreamOrder
-from talon_ocd.images import ImageItem, display
+from talon_ocd.images import ImageItem, VectorFacts, display
 from talon_ocd.images.sources import stream as image_stream
 from talon_ocd.methods import get_method, list_methods, register_file
 from talon_ocd.methods.registry import REGISTRY, with_setting
@@ -93,7 +93,8 @@ def evaluate(
 ) -> None:
     """Measure discovery on labelled data sets: every method under exactly the same protocol."""
     names = [] if method is None else _methods(method)
-    encoder = choices.backbone_from(backbone, image_size, aspect)
+    data = [load_dataset(name, _root(name, root or []), known, classes) for name in _words(dataset)]
+    encoder = choices.backbone_from(backbone, image_size, aspect, _vectors(data))
     shared, own = choices.split_settings(settings, REGISTRY)
     adaptation = None if adapt is None else parse_adapt(adapt)
     full = choices.config_from(
@@ -106,7 +107,6 @@ def evaluate(
     stream = cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario))
     rule = cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule))
     plan = Plan(cells, full, _seeds(seeds), orders, stream, rule, _virtual(virtual, dataset, names))
-    data = [load_dataset(name, _root(name, root or []), known, classes) for name in _words(dataset)]
     progress = progress_for(choices.err, quiet)
     for note in (f"{found.name}: {note}" for found in data for note in found.notes):
         progress.note(note)
@@ -120,6 +120,14 @@ def evaluate(
     text = json.dumps(rows, ensure_ascii=False)
     write_files(output, {RESULTS: text.encode("utf-8", "backslashreplace")})
     _tell(rows, output)
+
+
+def _vectors(data: list[Dataset]) -> VectorFacts | None:
+    """Return what is known of the embeddings that stand for images; pictures and embeddings don't mix."""
+    found = [dataset.vectors for dataset in data]
+    if any(vectors != found[0] for vectors in found):
+        raise ConfigError("--dataset: embeddings of one encoder can be measured together; give others on their own.")
+    return found[0]
 
 
 def _methods(text: str) -> list[str]:

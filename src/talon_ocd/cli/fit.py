@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from talon_ocd.backbones import Vectors
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.errors import PeerError
-from talon_ocd.images import ImageSource, display, labelled
+from talon_ocd.images import ImageSource, VectorSource, display, labelled
 from talon_ocd.offline import Processes, joined, own_device
 from talon_ocd.saved import make_folder
 from talon_ocd.talon import Talon, cache_for
@@ -23,7 +24,10 @@ CHECKPOINT = ".training.safetensors"
 def fit(
     data: Annotated[
         Path,
-        typer.Argument(metavar="DATA", help="Labelled images: a folder per class, a manifest (path,label), or a tar."),
+        typer.Argument(
+            metavar="DATA",
+            help="Labelled images: a folder per class, a manifest (path,label), a tar; or .parquet embeddings.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
     backbone: choices.BackboneOption = "efficientnet-lite0",
@@ -44,6 +48,7 @@ def fit(
     device: Annotated[
         str, typer.Option(help="Where the encoder runs: cpu, cuda ...; of several processes, each takes its own GPU.")
     ] = "cpu",
+    column: choices.ColumnOption = None,
     config: choices.ConfigOption = None,
     settings: choices.SetOption = None,
     quiet: choices.QuietOption = False,
@@ -54,7 +59,9 @@ def fit(
     """
     with joined(device) as processes, _told_once(processes):
         with processes.together():
-            encoder = choices.backbone_from(backbone, image_size, aspect)
+            source = labelled(data, column=column)
+            vectors = source.facts if isinstance(source, VectorSource) else None
+            encoder = choices.backbone_from(backbone, image_size, aspect, vectors)
             full = choices.config_from(
                 preset,
                 encoder.family,
@@ -64,7 +71,8 @@ def fit(
                 seed=seed,
                 threshold=choices.number_or_word(threshold),
             )
-            source = labelled(data)
+            if vectors is not None and not full.offline.epochs:
+                encoder = Vectors.of(vectors)
             if processes.first:
                 make_folder(output)
             talon = Talon(encoder, full, device=own_device(device))

@@ -18,6 +18,7 @@ from talon_ocd.cli import (
     demo,
     discover,
     doctor,
+    embed,
     evaluate,
     figures,
     fit,
@@ -62,6 +63,7 @@ app = typer.Typer(
 )
 app.command("fit")(fit.fit)
 app.command("discover")(discover.discover)
+app.command("embed")(embed.embed)
 app.command("serve")(serve.serve)
 app.command("merge")(merge.merge)
 app.command("evaluate")(evaluate.evaluate)

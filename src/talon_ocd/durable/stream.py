@@ -141,7 +141,8 @@ class DurableStream(DiscoveryStream):
         if not items:
             return []
         hidden = self.encode_loaded(canvases) if hidden is None else hidden
-        self.pictures.add(self.answered, canvases)
+        if self.backbone.preprocessing.shows_pictures:
+            self.pictures.add(self.answered, canvases)
         return self.observe_hidden(hidden, items, requests)
 
     def observe_hidden(

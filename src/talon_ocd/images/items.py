@@ -31,6 +31,14 @@ class Readable(Protocol):
         """Return encoded bytes or a picture; raises `ImageError`."""
 
 
+@runtime_checkable
+class Embedded(Readable, Protocol):
+    """Something whose vector is known already: a row of a file that ``talon embed`` wrote."""
+
+    def vector(self) -> Tensor | None:
+        """Return the vector ``(D,)``, if there is one."""
+
+
 @dataclass(frozen=True)
 class ImageItem:
     """One image of a source, not loaded yet.

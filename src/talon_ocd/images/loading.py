@@ -102,7 +102,7 @@ def _ahead(items: Sequence[ImageItem], preprocessing: Preprocessing, limits: Lim
 
 def _load(item: ImageItem, preprocessing: Preprocessing, limits: Limits) -> Tensor | ImageError:
     try:
-        return preprocessing.canvas(item.load(limits, preprocessing.resize))
+        return preprocessing.loaded(item, limits)
     except ImageError as error:
         return error
     except MemoryError:

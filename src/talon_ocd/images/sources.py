@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from talon_ocd.errors import DataError
-from talon_ocd.images import folders, manifests, tars
+from talon_ocd.images import folders, manifests, tars, vectors
 from talon_ocd.images.decode import LIMITS, Limits
 from talon_ocd.images.items import (
     ImageItem,
@@ -36,14 +36,15 @@ __all__ = [
     "stream",
 ]
 
-_KINDS = "a folder, a .csv or .jsonl manifest, or a .tar, .tar.gz or .tgz archive"
+_KINDS = "a folder, a .csv or .jsonl manifest, a .tar, .tar.gz or .tgz archive, or .parquet embeddings"
 
 
-def labelled(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
+def labelled(spec: str | Path, limits: Limits = LIMITS, column: str | None = None) -> ImageSource:
     """List training images with their labels.
 
-    ``spec`` is a folder of class folders, a manifest with the columns path and label, or an archive of class
-    folders. Raises `DataError` when fewer than 2 images can be used.
+    ``spec`` is a folder of class folders, a manifest with the columns path and label, an archive of class
+    folders, or a Parquet file of embeddings with a column label; ``column`` names the one of its vectors. Raises
+    `DataError` when fewer than 2 images can be used.
     """
     path = _existing(spec)
     name = path.name.lower()
@@ -53,13 +54,15 @@ def labelled(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
         source = manifests.read_manifest(path, need_labels=True)
     elif name.endswith(tars.SUFFIXES):
         source = tars.scan_tar(path, labelled=True, limits=limits)
+    elif name.endswith(vectors.SUFFIXES):
+        source = vectors.read_vectors(path, column, need_labels=True)
     else:
         raise DataError(f"{display(path)} is not a source of labelled images; give {_KINDS}.")
     return _enough(source, 2, "labelled images")
 
 
-def stream(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
-    """List images to decide on: folders and archives sorted by path, manifests in their own order.
+def stream(spec: str | Path, limits: Limits = LIMITS, column: str | None = None) -> ImageSource:
+    """List images to decide on: folders and archives sorted by path, manifests and embeddings in their own order.
 
     Labels are kept where the structure gives them: they are for measuring, not for deciding. One image file
     is a stream too. For ``-`` (paths on standard input) use `stdin_items`.
@@ -74,6 +77,8 @@ def stream(spec: str | Path, limits: Limits = LIMITS) -> ImageSource:
         source = manifests.read_manifest(path, need_labels=False)
     elif name.endswith(tars.SUFFIXES):
         source = tars.scan_tar(path, labelled=False, limits=limits)
+    elif name.endswith(vectors.SUFFIXES):
+        source = vectors.read_vectors(path, column, need_labels=False)
     elif folders.is_image_name(name):
         source = ImageSource(display(path), [file_item(path)], [])
     else:

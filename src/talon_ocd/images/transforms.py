@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from talon_ocd.errors import ConfigError, nearest
+from talon_ocd.errors import ConfigError, ImageError, nearest
+from talon_ocd.images.decode import LIMITS, Limits
+from talon_ocd.images.items import Embedded, ImageItem
 
 _FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
@@ -34,6 +36,8 @@ class Preprocessing:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     aspect: Literal["squash", "keep"] = "squash"
+    shows_pictures: ClassVar[bool] = True
+    """Are canvases something to look at?"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))
@@ -44,6 +48,12 @@ class Preprocessing:
             raise ConfigError(f"interpolation={self.interpolation!r} is not known; use bicubic or bilinear.")
         if self.aspect not in ("squash", "keep"):
             raise ConfigError(f"aspect={self.aspect!r} is not known; use squash or keep.")
+
+    def loaded(self, item: ImageItem, limits: Limits = LIMITS) -> Tensor:
+        """Load an image and return its canvas; raises `ImageError`."""
+        if isinstance(item.payload, Embedded):
+            raise ImageError(item.source, "is an embedding, and this encoder takes pictures; give it the image.")
+        return self.canvas(item.load(limits, self.resize))
 
     def canvas(self, picture: Image.Image) -> Tensor:
         """Resize an RGB picture; returns ``(3, H, W)`` uint8 with ``min(H, W) == resize``."""

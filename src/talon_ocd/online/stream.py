@@ -259,7 +259,7 @@ class DiscoveryStream:
 
     def _load(self, picture: Picture) -> tuple[ImageItem, Tensor]:
         item = _as_item(picture)
-        return item, self.backbone.preprocessing.canvas(item.load(shorter_side=self.backbone.preprocessing.resize))
+        return item, self.backbone.preprocessing.loaded(item)
 
     def _trunk(self, canvases: Sequence[Tensor]) -> Tensor:
         with torch.no_grad():

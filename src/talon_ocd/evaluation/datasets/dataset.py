@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.images import ImageItem, Skipped, VectorFacts
 
 Known = int | str | Path | None
 """How many classes are known, a file that lists them, or ``None`` for what the data set says."""
@@ -28,6 +28,8 @@ class Dataset:
     """What a reader of figures made with this data must know, e.g. that images are missing."""
     new: tuple[str, ...] = ()
     """The new classes in the order of a published list; without one they are sorted."""
+    vectors: VectorFacts | None = None
+    """What is known of the embeddings, if that is what the images are given by."""
 
     @property
     def classes(self) -> tuple[str, ...]:

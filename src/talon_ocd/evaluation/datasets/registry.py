@@ -11,7 +11,7 @@ from talon_ocd.evaluation.datasets import cars, cifar, listed, trees
 from talon_ocd.evaluation.datasets.dataset import Dataset, Expected, Found, Known
 from talon_ocd.evaluation.datasets.layout import Layout
 from talon_ocd.evaluation.splits import ClassSplit, class_split, first_classes, known_classes
-from talon_ocd.images import ImageItem, labelled
+from talon_ocd.images import ImageItem, VectorSource, labelled
 from talon_ocd.images.digits import digits
 from talon_ocd.images.glyphs import glyphs
 
@@ -72,7 +72,8 @@ def load_dataset(
     """Return a data set by name.
 
     Args:
-        name: ``digits`` or ``glyphs`` (embedded), ``folder`` (a folder per class), or an official one such as ``cub``.
+        name: ``digits`` or ``glyphs`` (embedded), ``folder`` (a folder per class, or a file of embeddings), or an
+            official one such as ``cub``.
         root: the folder, or where the official download was unpacked.
         known: how many classes are known, or a file that lists them. By default what is published; 6 of the 10 digits
             and the first half of others. Of an official data set the first N of its published order are taken, and a
@@ -102,12 +103,14 @@ def _embedded(name: str, known: Known, classes: int) -> Dataset:
 
 def _folder(root: Path | None, known: Known) -> Dataset:
     if root is None:
-        raise ConfigError("--dataset folder needs --root DIR, a folder with one folder per class.")
+        raise ConfigError("--dataset folder needs --root: a folder with one folder per class, or .parquet embeddings.")
     source = labelled(root)
     # The order that the field's loaders have, in which the labelled half is drawn: plain, not natural.
     items = sorted(source.items, key=lambda item: (str(item.label), item.source))
     names = sorted({str(item.label) for item in source.items})
-    return Dataset(f"folder:{root.resolve().name}", items, known_classes(names, known), source.skipped)
+    vectors = source.facts if isinstance(source, VectorSource) else None
+    name = f"folder:{root.resolve().name}"
+    return Dataset(name, items, known_classes(names, known), source.skipped, vectors=vectors)
 
 
 def _official(name: str, official: Official, root: Path | None, known: Known, expected: Expected) -> Dataset:

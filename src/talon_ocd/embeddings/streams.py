@@ -1,4 +1,4 @@
-"""Discovery for people with their own embeddings: text, audio, anything (layer: facade)."""
+"""Streams of vectors that people have: text, audio, anything (layer: facade)."""
 
 from __future__ import annotations
 

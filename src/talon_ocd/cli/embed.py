@@ -1,0 +1,73 @@
+"""``talon embed``: an archive of embeddings, for those who encode once and discover often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from talon_ocd.backbones import Backbone
+from talon_ocd.cli import choices
+from talon_ocd.cli.display import progress_for
+from talon_ocd.embeddings import Archive, write_archive
+from talon_ocd.errors import ConfigError
+from talon_ocd.images import display
+from talon_ocd.images import stream as stream_of
+from talon_ocd.saved import MEMORY, make_folder, read_model
+
+MOST_SHOWN = 10
+"""Skipped images that are told by name."""
+
+
+def embed(
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Images: a folder, a manifest, a tar, or one image; labels are kept.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The archive, a .parquet file.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", help="Folder that `talon fit` wrote, or an encoder: efficientnet-lite0, a hub id, ..."
+        ),
+    ] = "efficientnet-lite0",
+    half: Annotated[bool, typer.Option("--half", help="Store float16: half the size, three digits.")] = False,
+    device: Annotated[str, typer.Option(help="Where the encoder runs: cpu, cuda ...")] = "cpu",
+    image_size: choices.ImageSizeOption = None,
+    aspect: choices.AspectOption = None,
+    quiet: choices.QuietOption = False,
+) -> None:
+    """Encode images once and keep the vectors; fit, discover and evaluate take them instead of images."""
+    if output.suffix.lower() != ".parquet":
+        raise ConfigError(f"--output {display(output)}: an archive is a .parquet file; name it so.")
+    make_folder(output.parent)
+    encoder = _encoder(model, image_size, aspect).to(device)
+    archive = write_archive(output, stream_of(data), encoder, half=half, progress=progress_for(choices.err, quiet))
+    _tell(archive, encoder)
+
+
+def _encoder(model: str, image_size: int | None, aspect: str | None) -> Backbone:
+    """Return the encoder of a model, or a pre-trained one."""
+    if not (Path(model) / MEMORY).is_file():
+        return choices.backbone_from(model, image_size, aspect)
+    if image_size is not None or aspect is not None:
+        raise ConfigError("--image-size and --aspect are for encoders; a model has its own preprocessing.")
+    return read_model(Path(model)).backbone
+
+
+def _tell(archive: Archive, encoder: Backbone) -> None:
+    fresh = archive.images - archive.resumed
+    if archive.resumed:
+        choices.out.print(f"went on after {archive.resumed} images of an earlier run")
+    rate = f", {fresh / archive.seconds:.0f}/s" if fresh > 0 else ""
+    choices.out.print(
+        f"{archive.images} embeddings of {encoder.feature_size} numbers by {encoder.name} in {archive.seconds:.1f} s"
+        f"{rate}, {len(archive.skipped)} skipped",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for item in archive.skipped[:MOST_SHOWN]:
+        choices.err.print(f"skipped {item.source}: {item.reason}", markup=False, highlight=False, soft_wrap=True)
+    if (more := len(archive.skipped) - MOST_SHOWN) > 0:
+        choices.err.print(f"... and {more} more skipped", highlight=False)
+    choices.out.print(f"archive: {display(archive.path)}", soft_wrap=True, markup=False, highlight=False)
