@@ -18,16 +18,15 @@ from rich.console import Console
 
 from talon_ocd.backbones import takes_vectors
 from talon_ocd.catalog import Catalog
-from talon_ocd.cli import choices
+from talon_ocd.cli import choices, engines
 from talon_ocd.cli.display import progress_for
-from talon_ocd.durable import DurableStream
+from talon_ocd.cli.engines import Online
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.evaluation.protocol import score
 from talon_ocd.evaluation.record import REPORT, SUMMARY, THOUGHTS, Record
 from talon_ocd.images import ImageItem, ImageSource, Skipped, VectorSource, display, stdin_items
-from talon_ocd.images import stream as stream_of
 from talon_ocd.images.watch import watch as watch_folder
-from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.online import Decision
 from talon_ocd.progress import Progress
 from talon_ocd.saved import write_files
 from talon_ocd.talon import Talon
@@ -41,7 +40,7 @@ def discover(
         str,
         typer.Argument(
             metavar="DATA",
-            help="Images: a folder, a manifest, a tar, one image, .parquet embeddings, or - for paths on stdin.",
+            help="Images: a folder, a manifest, a tar, one image, .parquet embeddings, s3://..., - (paths on stdin).",
         ),
     ],
     model: Annotated[Path, typer.Option("--model", "-m", help="Folder that `talon fit` wrote.")],
@@ -70,24 +69,29 @@ def discover(
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
     column: choices.ColumnOption = None,
+    engine: engines.EngineOption = engines.Engine.LOCAL,
+    address: engines.AddressOption = None,
+    encoders: engines.EncodersOption = None,
+    gpus_per_encoder: engines.GpusOption = 0.0,
+    mode: engines.ModeOption = "exact",
+    staleness: engines.StalenessOption = 2,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     lazy = data == "-"
     target = _check(output, stream, watch, shuffle, lazy)
-    source = None if lazy or watch else stream_of(data, column=column)
+    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, mode, staleness)
+    source = None if lazy or watch else engines.listed(data, column)
+    if spread and (lazy or isinstance(source, VectorSource)):
+        raise ConfigError("--engine ray encodes images that can be listed: not standard input, and not embeddings.")
     talon = _fitting(Talon.from_pretrained(model), source)
     options: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
     facts = {"model": display(model), **({"finer": finer} if finer else {})}
-    if stream is None:
-        online: DiscoveryStream = talon.stream(**options)
-        run_once(talon, online, data, source, target, shuffle, seed, quiet, facts)
-        return
-    with talon.stream(stream, purpose="talon discover", **options) as durable:
+    with engines.opened(talon, model, stream, spread, options) as online:
         if watch:
-            follow(durable, Path(data))
+            follow(online, Path(data))
         else:
-            run_once(talon, durable, data, source, target, shuffle, seed, quiet, facts)
+            run_once(talon, online, data, source, target, shuffle, seed, quiet, facts)
 
 
 def _check(output: Path | None, stream: Path | None, watch: bool, shuffle: bool, lazy: bool) -> Path:
@@ -116,7 +120,7 @@ def _fitting(talon: Talon, source: ImageSource | None) -> Talon:
 
 
 def run_once(
-    talon: Talon, online: DiscoveryStream, data: str, source: ImageSource | None, output: Path, shuffle: bool,
+    talon: Talon, online: Online, data: str, source: ImageSource | None, output: Path, shuffle: bool,
     seed: int, quiet: bool, facts: dict[str, Any],
 ) -> None:  # fmt: skip
     """Answer the images that there are, and write the report; without a source they come on standard input."""
@@ -139,44 +143,45 @@ def run_once(
             stopped = False
         except KeyboardInterrupt:  # the way to end a live stream: what was answered still gets its report
             stopped = True
-            if isinstance(online, DurableStream):
-                _add_untold(online, before + len(record.decisions), record, name, truth)
+            if kept := engines.lasting(online):
+                _add_untold(kept, before + len(record.decisions), record, name, truth)
         facts = {**facts, **_facts(online, data, before, time.perf_counter() - started, len(record.decisions))}
         metrics = _metrics(truth, record, talon)
         title = "standard input" if lazy else display(Path(data).name or data)
-        thoughts = {} if isinstance(online, DurableStream) else _second_thoughts(online, record, output)
+        thoughts = {} if engines.lasting(online) else _second_thoughts(online, record, output)
         summary = record.finish(title, {**facts, "stopped_early": stopped, **thoughts}, talon.config.to_dict(), metrics)
     _tell(summary, output, choices.err if lazy else choices.out, [] if lazy else record.skipped)
     if stopped:
         raise KeyboardInterrupt
 
 
-def follow(online: DurableStream, folder: Path) -> None:
+def follow(online: Online, folder: Path) -> None:
     """Answer what arrives in a folder, a line each, until somebody stops it."""
     name = namer(online)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # service managers say so
     choices.err.print(f"watching {display(folder)}; Ctrl-C stops", soft_wrap=True, markup=False, highlight=False)
     for arrived in watch_folder(folder):
-        for answer, _ in online.run_items(arrived, _tell_skip):
+        for answer, _ in engines.answers(online, arrived, _tell_skip):
             typer.echo(line_of(replace(answer, name=name(answer))))
 
 
 def _add_untold(
-    online: DurableStream, first: int, record: Record, name: Callable[[Decision], str], truth: list[str | None]
+    kept: engines.Lasting, first: int, record: Record, name: Callable[[Decision], str], truth: list[str | None]
 ) -> None:
     """Report what is in the journal although nobody was told: Ctrl-C came between the two."""
-    for index in range(first, online.journal.answered):
-        decision, item = online.journal.decision(index), online.pictures.item(index)
+    for index in range(first, kept.journal.answered):
+        decision, item = kept.journal.decision(index), kept.pictures.item(index)
         if decision is not None and item is not None:
             record.add(replace(decision, name=name(decision)), item)
             truth.append(None)
 
 
-def namer(online: DiscoveryStream) -> Callable[[Decision], str]:
+def namer(online: Online) -> Callable[[Decision], str]:
     """Return what gives a decision its name: people's, where there are people."""
-    if not isinstance(online, DurableStream):
+    kept = engines.lasting(online)
+    if kept is None:
         return lambda decision: decision.name
-    catalog = Catalog(online.journal)
+    catalog = Catalog(kept.journal)
     return lambda decision: catalog.name(decision.category)
 
 
@@ -189,15 +194,11 @@ def _tell_skip(skipped: Skipped) -> None:
     typer.echo(f"skipped {skipped.source}: {skipped.reason}", err=True)
 
 
-def _facts(online: DiscoveryStream, data: str, before: int, seconds: float, answered: int) -> dict[str, Any]:
-    rule = online.discovery.rule
-    lasting = {"stream": display(online.folder), "answered_before": before} if isinstance(online, DurableStream) else {}
+def _facts(online: Online, data: str, before: int, seconds: float, answered: int) -> dict[str, Any]:
+    kept = engines.lasting(online)
     return {
-        "rule": rule.name,
-        "unit": rule.unit,
-        "threshold": rule.threshold,
-        "adapt": ",".join(online.config.adapt) or "none",
-        **lasting,
+        **engines.facts_of(online),
+        **({"stream": display(kept.folder), "answered_before": before} if kept else {}),
         "data": display(data),
         "seconds": round(seconds, 3),
         "images_per_second": round(answered / seconds, 2) if seconds else 0.0,
@@ -212,7 +213,7 @@ def _stdin() -> Iterator[ImageItem]:
 
 
 def _answers(
-    online: DiscoveryStream, items: Iterable[ImageItem], record: Record, lazy: bool, progress: Progress
+    online: Online, items: Iterable[ImageItem], record: Record, lazy: bool, progress: Progress
 ) -> Iterator[tuple[Decision, ImageItem]]:
     """Answer the images while the progress moves; ``lazy`` tells of every image before it reads the next one."""
 
@@ -221,12 +222,12 @@ def _answers(
         if lazy:
             _tell_skip(skipped)
 
-    if isinstance(online, DurableStream) and isinstance(items, list):
-        items = online.unseen(items)
+    if isinstance(items, list):
+        items = engines.unseen(online, items)
     with progress.task("Discovering", len(items) if isinstance(items, Sized) else None) as task:
-        for decision, item in online.run_items(items, skip, batch_size=1 if lazy else None):
+        for decision, item in engines.answers(online, items, skip, one_by_one=lazy):
             yield decision, item
-            task.advance(1, categories=online.memory.size - online.memory.known)
+            task.advance(1, categories=engines.discovered(online), **engines.rates(online))
 
 
 def _ordered(items: list[ImageItem], shuffle: bool, seed: int) -> list[ImageItem]:
@@ -241,14 +242,14 @@ def _metrics(truth: list[str | None], record: Record, talon: Talon) -> dict[str,
     return score(labels, [decision.category for decision in record.decisions], talon.names)
 
 
-def _second_thoughts(online: DiscoveryStream, record: Record, output: Path) -> dict[str, int]:
+def _second_thoughts(online: Online, record: Record, output: Path) -> dict[str, int]:
     """Write what the stream would say differently by now; returns how many proposals there are."""
     thoughts = online.second_thoughts()
     if thoughts is None:
         return {}
     written = len(record.decisions)  # Ctrl-C in the middle of a batch: more was answered than anybody was told
     thoughts = replace(thoughts, moves=tuple(move for move in thoughts.moves if move.index < written))
-    plain = thoughts.to_dict(online.discovery.name, lambda index: record.decisions[index].source)
+    plain = thoughts.to_dict(engines.first_names(online), lambda index: record.decisions[index].source)
     write_files(output, {THOUGHTS: json.dumps(plain, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace")})
     return {"proposed_moves": len(thoughts.moves), "proposed_merges": len(thoughts.merges)}
 
@@ -271,6 +272,8 @@ def _tell(summary: dict[str, Any], output: Path, console: Console, skipped: list
             f"{summary['proposed_merges']} pairs of categories look like one ({THOUGHTS})",
             highlight=False,
         )
+    if facts := summary.get("ray"):
+        console.print(engines.ray_line(facts), soft_wrap=True, highlight=False)
     if metrics := summary.get("metrics"):
         strict = metrics["strict"]
         console.print(f"strict accuracy: all {strict['all']:.1%}, old {strict['old']:.1%}, new {strict['new']:.1%}")

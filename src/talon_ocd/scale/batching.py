@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.online.stream import MOST_AHEAD
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,10 @@ class Batching:
         answered: answers that the stream has given.
         room: answers left before its next adaptation.
         every: answers between two adaptations.
-        most: images of a batch, however long that is.
     """
 
-    def __init__(self, answered: int, room: int, every: int, most: int) -> None:
-        self._answered, self._room, self._every, self._most = answered, room, every, most
+    def __init__(self, answered: int, room: int, every: int) -> None:
+        self._answered, self._room, self._every = answered, room, every
         self._begin()
 
     def add(self, chunk: int, items: Sequence[ImageItem], reasons: Sequence[str | None]) -> list[Batch]:
@@ -64,7 +64,7 @@ class Batching:
             self._items.append(item)
             self._rows.append((chunk, row))
             row += 1
-            if len(self._items) == min(self._room, self._most):
+            if len(self._items) == min(self._room, MOST_AHEAD):
                 full.append(self._close())
         return full
 

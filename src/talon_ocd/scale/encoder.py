@@ -23,6 +23,7 @@ from talon_ocd.errors import ImageError
 from talon_ocd.images import ImageItem, load_canvases
 from talon_ocd.online import DiscoveryStream
 from talon_ocd.scale.batching import Cut
+from talon_ocd.scale.settings import Wanted
 from talon_ocd.talon import Talon
 
 Bytes3 = npt.NDArray[np.uint8]
@@ -62,21 +63,6 @@ class Encoded:
     hidden: Floats | None
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the owner of a stream needs of its encoders.
-
-    Attributes:
-        features: run the head.
-        hidden: give trunk outputs, too: to learn from, or to run the head on.
-        thumbnails: give small pictures, too.
-    """
-
-    features: bool
-    hidden: bool
-    thumbnails: bool
-
-
 class Encoder:
     """Runs the model of a folder; it is loaded when it is needed first.
 
@@ -90,9 +76,12 @@ class Encoder:
         self._model, self._threads, self._device = model, threads, device
         self._version, self._life = 0, uuid4().hex
 
-    def ready(self) -> int:
-        """Load the model; returns the process."""
+    def load(self) -> None:
+        """Load the model, if that was not done."""
         self._stream.backbone.eval()
+
+    def process(self) -> int:
+        """Return the process that this is."""
         return os.getpid()
 
     def decode(

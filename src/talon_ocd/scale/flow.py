@@ -12,14 +12,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from talon_ocd.errors import StreamError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision
 from talon_ocd.online.stream import MOST_AHEAD
 from talon_ocd.scale.batching import Batch, Batching
-from talon_ocd.scale.encoder import Wanted
 from talon_ocd.scale.owner import Answers, Opened
 from talon_ocd.scale.portable import portable, without_pixels
 from talon_ocd.scale.rates import Rates
+from talon_ocd.scale.settings import Wanted
 
 AT_AN_ENCODER = 3
 """Pieces of work (a chunk to decode, a batch to encode) that an encoder may have in front of it."""
@@ -43,9 +44,10 @@ class _Chunk:
 
 @dataclass
 class _Asked:
-    """A batch that was handed to the owner: references to its answers and to the work of its encoder."""
+    """A batch that was handed to the owner: what it was told, and references to its answers and to encoder's work."""
 
     batch: Batch
+    told: tuple[Any, ...]
     answers: Any
     work: Any
 
@@ -69,7 +71,7 @@ class Flow:
         self._encoders, self._owner, self._wanted, self._rates = list(encoders), owner, wanted, rates
         self.answered, self.categories = opened.answered, opened.categories
         self._size = min(max(opened.every, LEAST_CHUNK), MOST_AHEAD)
-        self._batching = Batching(opened.answered, opened.room, opened.every, MOST_AHEAD)
+        self._batching = Batching(opened.answered, opened.room, opened.every)
         self._busy: list[list[Any]] = [[] for _ in encoders]
         self._decoding: deque[_Chunk] = deque()
         self._asked: deque[_Asked] = deque()
@@ -144,13 +146,17 @@ class Flow:
         encoded, work = encoder.remote(batch.cuts, self._wanted, self._head, *(chunk.centres for chunk in chunks))
         self._busy[chunks[0].encoder].append(work)
         small = [chunk.small for chunk in chunks] if self._wanted.thumbnails else []
-        told = replace(batch, items=[without_pixels(item) for item in batch.items])
-        self._asked.append(_Asked(batch, self._owner.observe.remote(told, encoded, *small), work))
+        told = (replace(batch, items=[without_pixels(item) for item in batch.items]), encoded, *small)
+        self._asked.append(_Asked(batch, told, self._owner.observe.remote(*told), work))
 
     def _answers(self) -> Iterator[tuple[Decision, ImageItem]]:
         """Give the answers of the oldest batch."""
         asked = self._asked.popleft()
-        answers: Answers = ray.get(asked.answers)
+        answers: Answers | None = ray.get(asked.answers)
+        if answers is None:  # it overtook one that is answered by now
+            answers = ray.get(self._owner.observe.remote(*asked.told))
+        if answers is None:
+            raise StreamError(f"answer {asked.batch.first} is out of turn; is another program writing to the stream?")
         self._rates.add(ray.get(asked.work))
         self._rates.answered(answers)
         if answers.head is not None:

@@ -38,6 +38,7 @@ class Opened:
         every: answers between two adaptations.
         adapt: what keeps learning.
         rule: name, unit and threshold of what decides.
+        names: the known classes.
         categories: discovered before.
         warnings: what people should read.
     """
@@ -47,6 +48,7 @@ class Opened:
     every: int
     adapt: tuple[str, ...]
     rule: dict[str, Any]
+    names: tuple[str, ...]
     categories: int
     warnings: tuple[str, ...]
 
@@ -95,12 +97,19 @@ class Owner:
         """Open the stream, if that was not done, and tell what it is."""
         stream = self._stream
         rule = stream.discovery.rule
-        facts = {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold}
-        config, room = stream.config, stream.discovery.room
-        return Opened(stream.answered, room, config.adapt_every, config.adapt, facts, self._categories, self._warnings)
+        return Opened(
+            answered=stream.answered,
+            room=stream.discovery.room,
+            every=stream.config.adapt_every,
+            adapt=stream.config.adapt,
+            rule={"name": rule.name, "unit": rule.unit, "threshold": rule.threshold},
+            names=tuple(stream.discovery.name(known) for known in range(stream.memory.known)),
+            categories=self._categories,
+            warnings=self._warnings,
+        )
 
-    def worker(self) -> int:
-        """Return the process."""
+    def process(self) -> int:
+        """Return the process that this is."""
         return os.getpid()
 
     def seen(self, keys: Sequence[str]) -> set[str]:
@@ -108,13 +117,15 @@ class Owner:
         stream = self._stream
         return stream.journal.seen(keys) if isinstance(stream, DurableStream) else set()
 
-    def observe(self, batch: Batch, encoded: Encoded, *small: Sequence[npt.NDArray[np.uint8]]) -> Answers:
-        """Answer a batch and learn from it; ``small`` are the pictures ``(3, h, w)`` of its chunks, if any are kept."""
+    def observe(self, batch: Batch, encoded: Encoded, *small: Sequence[npt.NDArray[np.uint8]]) -> Answers | None:
+        """Answer a batch and learn from it; ``small`` are the pictures ``(3, h, w)`` of its chunks, if any are kept.
+
+        Returns ``None`` if it is not its turn: when Ray asks an owner again that was killed, a batch may overtake
+        another one.
+        """
         began, stream = time.perf_counter(), self._stream
         if batch.first > stream.answered:
-            raise StreamError(
-                f"batch {batch.first} came when only {stream.answered} images were answered; run it again."
-            )
+            return None
         behind, anew, head = 0, False, None
         if batch.first < stream.answered:
             decisions = self._told_before(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,21 @@ from talon_ocd.errors import ConfigError, nearest
 
 Mode = Literal["exact", "async"]
 MODES = ("exact", "async")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the owner of a stream needs of its encoders.
+
+    Attributes:
+        features: run the head.
+        hidden: give trunk outputs, too: to learn from, or to run the head on.
+        thumbnails: give small pictures, too.
+    """
+
+    features: bool
+    hidden: bool
+    thumbnails: bool
 
 
 @dataclass(frozen=True)
@@ -39,3 +55,13 @@ class RaySettings:
             raise ConfigError(f"--staleness {self.staleness}: give 0 (no feature may be older than the head) or more.")
         if self.threads < 1:
             raise ConfigError(f"threads={self.threads}: at least 1 is needed.")
+
+    def wanted(self, adapt: Collection[str], lasting: bool) -> Wanted:
+        """Say what encoders shall give to an owner: in mode ``exact`` one that learns from the head runs it itself."""
+        learns, stale = "encoder" in adapt, self.mode == "async"
+        if learns and stale and lasting:
+            raise ConfigError(
+                "--mode async with an encoder that adapts keeps no journal: answers of an older head can't be learned "
+                "again after a restart. Use --mode exact, or leave --stream out."
+            )
+        return Wanted(features=stale or not learns, hidden=learns, thumbnails=lasting)

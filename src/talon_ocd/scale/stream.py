@@ -19,11 +19,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from talon_ocd.durable import Journal
 from talon_ocd.durable.pictures import Pictures
-from talon_ocd.errors import ConfigError, StreamError, TalonError
+from talon_ocd.errors import StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision, SecondThoughts
+from talon_ocd.online.decision import category_name
 from talon_ocd.scale.connection import connected
-from talon_ocd.scale.encoder import Encoder, Wanted
+from talon_ocd.scale.encoder import Encoder
 from talon_ocd.scale.flow import Flow
 from talon_ocd.scale.owner import Opened, Owner
 from talon_ocd.scale.rates import Rates
@@ -50,6 +51,8 @@ class RayStream:
         journal: its journal, to read; ``None`` if it lives in memory.
         pictures: its pictures, to read.
         rates: images a second by stage, restarts, staleness.
+        encoders: actors of ``Encoder``.
+        owner: the actor of ``Owner``.
     """
 
     def __init__(
@@ -61,8 +64,8 @@ class RayStream:
         self.pictures: Pictures | None = None
         self._model, self._options = str(Path(model).absolute()), options
         self._open = ExitStack()
-        self._encoders: list[Any] = []
-        self._owner: Any = None
+        self.encoders: list[Any] = []
+        self.owner: Any = None
 
     def __enter__(self) -> RayStream:
         with self._open:
@@ -88,12 +91,21 @@ class RayStream:
         """Categories discovered so far."""
         return self._flow.categories
 
+    def name(self, category: int) -> str:
+        """Return the name of a category until somebody names it."""
+        return category_name(category, self.opened.names)
+
+    def processes(self) -> list[int]:
+        """Return the process ids of all encoders and, last, of the owner; asked in turn with their other work."""
+        ids: list[int] = ray.get([actor.process.remote() for actor in (*self.encoders, self.owner)])
+        return ids
+
     def unseen(self, items: Sequence[ImageItem]) -> list[ImageItem]:
         """Return the images that were not answered yet, each once; all of them if the stream lives in memory."""
         if self.folder is None:
             return list(items)
         with self._kindly():
-            seen = ray.get(self._owner.seen.remote([item.key for item in items]))
+            seen = ray.get(self.owner.seen.remote([item.key for item in items]))
         fresh: dict[str, ImageItem] = {}
         for item in items:
             if item.key not in seen:
@@ -101,16 +113,18 @@ class RayStream:
         return list(fresh.values())
 
     def run_items(
-        self, items: Sequence[ImageItem], on_skip: Callable[[Skipped], None] = lambda skipped: None
+        self,
+        items: Sequence[ImageItem],
+        on_skip: Callable[[Skipped], None] = lambda skipped: None,
     ) -> Iterator[tuple[Decision, ImageItem]]:
-        """Answer images but for those that were answered before, and give every image back with its answer."""
+        """Answer images but for those that were answered before: see ``DiscoveryStream.run_items``."""
         with self._kindly():
             yield from self._flow.run(self.unseen(items), on_skip)
 
     def second_thoughts(self) -> SecondThoughts | None:
         """Return what would be answered differently by now: see ``FeatureStream.second_thoughts``."""
         with self._kindly():
-            thoughts: SecondThoughts | None = ray.get(self._owner.second_thoughts.remote())
+            thoughts: SecondThoughts | None = ray.get(self.owner.second_thoughts.remote())
         return thoughts
 
     def _start(self, number: int) -> None:
@@ -124,42 +138,32 @@ class RayStream:
             num_cpus=1, num_gpus=settings.gpus_per_encoder, max_restarts=-1, max_task_retries=MOST_RETRIES
         )
         device = "cuda" if settings.gpus_per_encoder else None
-        self._owner = owner.remote(self._model, folder, self._options, settings.threads, stale)
-        self._encoders = [encoder.remote(self._model, settings.threads, device) for _ in range(number)]
+        self.owner = owner.remote(self._model, folder, self._options, settings.threads, stale)
+        self.encoders = [encoder.remote(self._model, settings.threads, device) for _ in range(number)]
         self._open.callback(self._end)
-        ready = [encoder.ready.remote() for encoder in self._encoders]
+        ready = [encoder.load.remote() for encoder in self.encoders]
         with self._kindly():
-            self.opened: Opened = ray.get(self._owner.opened.remote())
+            self.opened: Opened = ray.get(self.owner.opened.remote())
             for warning in self.opened.warnings:
                 warnings.warn(warning, stacklevel=4)
-            wanted = self._wanted()
+            wanted = settings.wanted(self.opened.adapt, lasting=folder is not None)
             ray.get(ready)
         self.rates = Rates(number)
-        self._flow = Flow(self._encoders, self._owner, self.opened, wanted, self.rates)
+        self._flow = Flow(self.encoders, self.owner, self.opened, wanted, self.rates)
         if self.folder is not None:
             self.journal = Journal(self.folder)
             self._open.callback(self.journal.close)
             self.pictures = Pictures(self.journal)
             self._open.callback(self.pictures.close)
 
-    def _wanted(self) -> Wanted:
-        """Say what encoders shall give: in mode ``exact`` an owner that learns from the head runs it itself."""
-        learns, stale = "encoder" in self.opened.adapt, self.settings.mode == "async"
-        if learns and stale and self.folder is not None:
-            raise ConfigError(
-                "--mode async with an encoder that adapts keeps no journal: answers of an older head can't be learned "
-                "again after a restart. Use --mode exact, or leave --stream out."
-            )
-        return Wanted(features=stale or not learns, hidden=learns, thumbnails=self.folder is not None)
-
     def _end(self) -> None:
         """End all processes; the owner's last words are told."""
-        for encoder in self._encoders:
+        for encoder in self.encoders:
             ray.kill(encoder)
         with suppress(RayActorError):
-            for warning in ray.get(self._owner.close.remote(), timeout=LONGEST_CLOSE):
+            for warning in ray.get(self.owner.close.remote(), timeout=LONGEST_CLOSE):
                 warnings.warn(warning, stacklevel=4)
-        ray.kill(self._owner)
+        ray.kill(self.owner)
 
     @contextmanager
     def _kindly(self) -> Iterator[None]:
@@ -171,7 +175,7 @@ class RayStream:
                 raise error.cause from None
             raise
         except RayActorError as error:
-            if self.folder is None and error.actor_id == self._owner._actor_id.hex():
+            if self.folder is None and error.actor_id == self.owner._actor_id.hex():
                 raise StreamError(
                     "the process that holds the memory died, and what it had learned with it; give --stream FOLDER: "
                     "then it goes on from its journal."

@@ -1,0 +1,173 @@
+"""Where ``talon discover`` computes: in this process, or on Ray; and what it asks of a stream in either place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from talon_ocd.durable import DurableStream, Journal
+from talon_ocd.durable.pictures import Pictures
+from talon_ocd.errors import ConfigError
+from talon_ocd.images import ImageItem, ImageSource
+from talon_ocd.images import stream as stream_of
+from talon_ocd.online import Decision, DiscoveryStream
+from talon_ocd.online.stream import OnSkip
+from talon_ocd.scale.extra import check_extra
+from talon_ocd.scale.settings import RaySettings
+from talon_ocd.talon import Talon
+
+if TYPE_CHECKING:
+    from talon_ocd.scale.stream import RayStream
+
+Online: TypeAlias = "DiscoveryStream | RayStream"
+PURPOSE = "talon discover"
+
+
+class Engine(str, Enum):
+    """Where images are encoded."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+EngineOption = Annotated[Engine, typer.Option("--engine", help="Where to compute: local (this process) or ray.")]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="Ray to join, e.g. auto; without it Ray is started on this machine.")
+]
+EncodersOption = Annotated[
+    int | None, typer.Option("--encoders", help="Processes of Ray that encode; by default one a CPU.")
+]
+GpusOption = Annotated[float, typer.Option("--gpus-per-encoder", help="GPUs of an encoder, e.g. 0.5; 0: none.")]
+ModeOption = Annotated[
+    str, typer.Option("--mode", help="exact: the ids of one process; async: features may be --staleness steps old.")
+]
+StalenessOption = Annotated[
+    int, typer.Option("--staleness", help="Encoder steps that a feature may be behind in mode async.")
+]
+
+
+def ray_settings(
+    engine: Engine, address: str | None, encoders: int | None, gpus: float, mode: str, staleness: int
+) -> RaySettings | None:
+    """Return how a stream is spread, ``None`` if it is not; options of Ray are refused without it."""
+    settings = RaySettings(address, encoders, gpus, mode, staleness)  # type: ignore[arg-type]  # it checks the word
+    if engine is Engine.RAY:
+        check_extra("--engine ray")
+        return settings
+    if settings != RaySettings():
+        raise ConfigError("--address, --encoders, --gpus-per-encoder, --mode and --staleness are for --engine ray.")
+    return None
+
+
+def listed(data: str, column: str | None) -> ImageSource:
+    """List the images of ``data``, which may be the address of an object store."""
+    if "://" not in data:
+        return stream_of(data, column=column)
+    check_extra(f"{data} is the address of an object store, which")
+    from talon_ocd.scale.storage import stored
+
+    return stored(data)
+
+
+@contextmanager
+def opened(
+    talon: Talon, model: Path, folder: Path | None, spread: RaySettings | None, options: Mapping[str, Any]
+) -> Iterator[Online]:
+    """Open a stream where it shall compute, and close it."""
+    if spread is not None:
+        from talon_ocd.scale.stream import RayStream
+
+        with RayStream(model, folder, spread, **options) as on_ray:
+            yield on_ray
+    elif folder is None:
+        yield talon.stream(**options)
+    else:
+        with talon.stream(folder, purpose=PURPOSE, **options) as durable:
+            yield durable
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What a stream with a folder has to read: where it is, its journal and its pictures."""
+
+    folder: Path
+    journal: Journal
+    pictures: Pictures
+
+
+def lasting(online: Online) -> Lasting | None:
+    """Return what there is to read of a stream that has a folder."""
+    if isinstance(online, DurableStream) or not isinstance(online, DiscoveryStream):
+        folder, journal, pictures = online.folder, online.journal, online.pictures
+        if folder is not None and journal is not None and pictures is not None:
+            return Lasting(folder, journal, pictures)
+    return None
+
+
+def unseen(online: Online, items: list[ImageItem]) -> list[ImageItem]:
+    """Return the images that a stream will answer: one with a folder leaves out what it has answered before."""
+    if isinstance(online, DiscoveryStream) and not isinstance(online, DurableStream):
+        return items
+    return online.unseen(items)
+
+
+def answers(
+    online: Online, items: Iterable[ImageItem], on_skip: OnSkip, one_by_one: bool = False
+) -> Iterator[tuple[Decision, ImageItem]]:
+    """Answer images; ``one_by_one`` answers every image before the next one is read, which Ray can't."""
+    if isinstance(online, DiscoveryStream):
+        return online.run_items(items, on_skip, batch_size=1 if one_by_one else None)
+    return online.run_items(list(items), on_skip)
+
+
+def discovered(online: Online) -> int:
+    """Return the number of discovered categories."""
+    if isinstance(online, DiscoveryStream):
+        return online.memory.size - online.memory.known
+    return online.categories
+
+
+def rates(online: Online) -> dict[str, str]:
+    """Return what a progress should show besides: images a second of one process, by stage."""
+    if isinstance(online, DiscoveryStream):
+        return {}
+    return {stage: f"{rate:.0f}/s" for stage, rate in online.rates.per_second().items()}
+
+
+def facts_of(online: Online) -> dict[str, Any]:
+    """Return what a summary says of a stream: how it decides, what learns, and where it ran."""
+    if isinstance(online, DiscoveryStream):
+        rule, ran = online.discovery.rule, {}
+        decides, adapt = (
+            {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold},
+            ",".join(online.config.adapt),
+        )
+    else:
+        ran = {"ray": {"mode": online.settings.mode, **online.rates.facts()}}
+        decides, adapt = online.opened.rule, ",".join(online.opened.adapt)
+    return {
+        "rule": decides["name"],
+        "unit": decides["unit"],
+        "threshold": decides["threshold"],
+        "adapt": adapt or "none",
+        **ran,
+    }
+
+
+def first_names(online: Online) -> Callable[[int], str]:
+    """Return what gives a category the name that it has until somebody names it."""
+    return online.discovery.name if isinstance(online, DiscoveryStream) else online.name
+
+
+def ray_line(facts: Mapping[str, Any]) -> str:
+    """Return what happened on Ray as one line for people."""
+    speeds = ", ".join(f"{stage} {rate:g}/s" for stage, rate in facts["images_per_second_at_work"].items())
+    died = facts["encoder_restarts"] + facts["owner_restarts"]
+    again = f"; {died} processes died and were started again, their work was done again" if died else ""
+    return f"Ray: {facts['encoders']} encoders ({speeds} each at work), owner {facts['owner_busy']:.0%} busy{again}"

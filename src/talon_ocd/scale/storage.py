@@ -1,0 +1,151 @@
+"""Images in object stores: ``s3://bucket/folder``, ``gs://...``, ``file:///...`` (layer: scale).
+
+Listed and read through the file systems of pyarrow, which Ray Data reads with. Only names travel: an encoder fetches
+the bytes that it decodes. Tar shards are listed from their headers and their members are read in place.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from pyarrow import ArrowException
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+
+from talon_ocd.errors import DataError, ImageError
+from talon_ocd.images import ImageItem, ImageSource, Skipped, display
+from talon_ocd.images.decode import Limits, check_bytes
+from talon_ocd.images.folders import is_hidden, is_image_name
+from talon_ocd.images.items import natural
+
+SHARD = ".tar"
+AT_ONCE = 8
+"""Shards whose headers are read at the same time."""
+_FAILURES = (OSError, ArrowException)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One image of an object store, or of a tar shard in it.
+
+    Attributes:
+        store: scheme and bucket, e.g. ``s3://birds``.
+        path: of the object inside its file system.
+        offset: where the image begins.
+        size: its bytes.
+    """
+
+    store: str
+    path: str
+    offset: int
+    size: int
+
+    def read(self, source: str, limits: Limits) -> bytes:
+        """Return the encoded image; raises `ImageError`."""
+        check_bytes(self.size, source, limits)
+        try:
+            with _file_system(self.store).open_input_file(self.path) as file:
+                data = bytes(file.read_at(self.size, self.offset))
+        except _FAILURES as error:
+            raise ImageError(source, f"can't be read ({error}); is it still there?") from error
+        if len(data) < self.size:
+            raise ImageError(source, "ends too early; it was changed after it was listed.")
+        return data
+
+
+def is_uri(data: str) -> bool:
+    """Is this the address of an object store?
+
+    >>> is_uri("s3://birds/2026"), is_uri("photos/2026")
+    (True, False)
+    """
+    return re.match(r"[a-z][a-z0-9+.-]+://", data) is not None
+
+
+def stored(uri: str) -> ImageSource:
+    """List the images below an address, by path: objects, and members of ``.tar`` shards; labels as in folders."""
+    split, uri = urlsplit(uri), uri.rstrip("/")
+    try:
+        files, root = FileSystem.from_uri(uri)
+        found = files.get_file_info([root.rstrip("/")])
+        if found[0].type == FileType.File:  # one image or one shard: seen from the folder that it is in
+            root, uri = root.rpartition("/")[0], uri.rpartition("/")[0]
+        else:
+            found = files.get_file_info(FileSelector(root.rstrip("/"), recursive=True))
+    except (*_FAILURES, ValueError) as error:
+        raise DataError(f"{uri} can't be listed ({error}); check the address and who may read it.") from error
+    listing = _Listing(f"{split.scheme}://{split.netloc}", root.rstrip("/"), uri)
+    listing.take([info for info in found if info.type == FileType.File])
+    if not listing.items:
+        left_out = [f"the first that was left out: {one.source} {one.reason}" for one in listing.skipped[:1]]
+        raise DataError(f"{uri} has no images; {(left_out or ['give the address of a folder of them.'])[0]}")
+    return ImageSource(uri, listing.items, listing.skipped, listing.ignored)
+
+
+class _Listing:
+    """What was found below an address."""
+
+    def __init__(self, store: str, root: str, uri: str) -> None:
+        self._store, self._root, self._uri = store, root, uri
+        self.items: list[ImageItem] = []
+        self.skipped: list[Skipped] = []
+        self.ignored = 0
+
+    def take(self, objects: Sequence[FileInfo]) -> None:
+        """Sort objects by path into images, shards and what is neither."""
+        named = sorted(((self._below(info.path), info) for info in objects), key=lambda pair: natural(pair[0]))
+        shards = [info for name, info in named if name.endswith(SHARD)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            members = dict(zip((info.path for info in shards), pool.map(self._members, shards), strict=True))
+        for name, info in named:
+            if any(is_hidden(part) for part in PurePosixPath(name).parts):
+                continue
+            if info.path in members:
+                self._take_shard(name, info, members[info.path])
+            elif is_image_name(name):
+                self._add(name, _key(info), Stored(self._store, info.path, 0, info.size))
+            else:
+                self.ignored += 1
+
+    def _members(self, info: FileInfo) -> list[tuple[str, int, int]] | str:
+        """Return name, offset and size of the images of a shard, or why it can't be read."""
+        try:
+            with (
+                _file_system(self._store).open_input_file(info.path) as file,
+                tarfile.open(fileobj=file, mode="r:") as archive,
+            ):
+                plain = [member for member in archive if member.isreg() and is_image_name(member.name)]
+                return [(member.name.removeprefix("./"), member.offset_data, member.size) for member in plain]
+        except (*_FAILURES, tarfile.TarError) as error:
+            return f"can't be read as .tar ({error}); pack it again."
+
+    def _take_shard(self, name: str, info: FileInfo, members: list[tuple[str, int, int]] | str) -> None:
+        if isinstance(members, str):
+            self.skipped.append(Skipped(display(f"{self._uri}/{name}"), members))
+            return
+        for member, offset, size in members:
+            place = Stored(self._store, info.path, offset, size)
+            self._add(f"{name}/{member}", f"{_key(info)}|{display(member)}", place, member)
+
+    def _add(self, name: str, key: str, place: Stored, labelled_by: str | None = None) -> None:
+        parts = PurePosixPath(name if labelled_by is None else labelled_by).parts
+        label = display(parts[0]) if len(parts) > 1 else None
+        self.items.append(ImageItem(display(f"{self._uri}/{name}"), label, f"{self._store}|{key}", place))
+
+    def _below(self, path: str) -> str:
+        return path.removeprefix(self._root).lstrip("/")
+
+
+def _key(info: FileInfo) -> str:
+    return f"{display(info.path)}|{info.size}|{info.mtime_ns}"
+
+
+@lru_cache(maxsize=8)
+def _file_system(store: str) -> FileSystem:
+    return FileSystem.from_uri(f"{store}/")[0]

@@ -1,0 +1,155 @@
+"""Streams on a Ray of two CPUs, which this file starts and stops; all tests that need one are here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talon_ocd import Talon
+from talon_ocd.durable import Journal
+from talon_ocd.errors import StreamError
+from talon_ocd.images import ImageItem, Skipped, stream
+from talon_ocd.online import Decision
+from talon_ocd.scale.settings import RaySettings
+from tests.cli.running import refused, talon
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
+    ray = pytest.importorskip("ray", reason="streams on Ray need the extra ray")
+    from talon_ocd.scale.connection import connected
+    from talon_ocd.scale.stream import RayStream
+
+BOTH: dict[str, Any] = {"threshold": 0.8, "adapt": "prototypes,encoder"}
+TWO = RaySettings(encoders=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_ray() -> Iterator[None]:
+    with connected(TWO) as encoders:
+        assert encoders == 2
+        yield
+    assert not ray.is_initialized()
+
+
+@pytest.fixture(scope="module")
+def often(fitted: Talon, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose streams adapt every 16 answers, so that a short stream has many boundaries."""
+    folder = tmp_path_factory.mktemp("often") / "model"
+    fitted.save_pretrained(folder)
+    eager = Talon.from_pretrained(folder)
+    eager.config = eager.config.override(adapt_every=16)
+    eager.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def items(incoming_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[ImageItem]:
+    """Digits, and two files between them that are no pictures."""
+    found = stream(incoming_folder).items
+    for at in (5, 40):
+        broken = tmp_path_factory.mktemp("broken") / f"{at}.png"
+        broken.write_bytes(b"no picture")
+        found.insert(at, stream(broken).items[0])
+    return found
+
+
+def alone(model: Path, items: list[ImageItem], **options: Any) -> tuple[list[Decision], list[Skipped]]:
+    """Answer items in this process."""
+    skipped: list[Skipped] = []
+    return list(Talon.from_pretrained(model).stream(**options).run(items, skipped.append)), skipped
+
+
+def written(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what a journal says, but for the times."""
+    journal = Journal(folder)
+    try:
+        tables = {
+            "decisions": "idx, source, key, category, verdict, similarity, runner_up, batch, steps FROM decisions",
+            "features": "idx, feature FROM features",
+            "events": "seq, answered, kind, category, data FROM events",
+            "skipped": "source, reason FROM skipped",
+        }
+        return {
+            name: [tuple(row) for row in journal.query(f"SELECT {what} ORDER BY 1")] for name, what in tables.items()
+        }
+    finally:
+        journal.close()
+
+
+def test_exact_gives_the_answers_of_one_process(often: Path, items: list[ImageItem]) -> None:
+    skipped: list[Skipped] = []
+    with RayStream(often, settings=TWO, **BOTH) as spread:
+        answers = list(spread.run_items(items, skipped.append))
+        facts = spread.rates.facts()
+    assert ([decision for decision, _ in answers], skipped) == alone(often, items, **BOTH)
+    assert [item for _, item in answers] == [item for item in items if item.source not in {s.source for s in skipped}]
+    assert facts["encoder_restarts"] == facts["owner_restarts"] == facts["batches_encoded_anew"] == 0
+    assert set(facts["images_per_second_at_work"]) == {"decode", "encode", "decide"}
+
+
+def test_async_keeps_its_bound_and_an_owner_in_memory_can_not_be_replaced(often: Path, items: list[ImageItem]) -> None:
+    with RayStream(often, settings=RaySettings(encoders=2, mode="async", staleness=1), **BOTH) as spread:
+        answers = list(spread.run_items(items))
+        assert spread.rates.most_behind <= 1 and spread.categories > 0
+        assert [decision.index for decision, _ in answers] == list(range(100)) and spread.answered == 100
+        os.kill(spread.processes()[-1], signal.SIGKILL)
+        with pytest.raises(StreamError, match="give --stream FOLDER"):
+            list(spread.run_items(items))
+
+
+def test_killed_processes_change_nothing(often: Path, items: list[ImageItem], tmp_path: Path) -> None:
+    """Both encoders and the owner die on the way; then, at an adaptation, one process goes on with the folder."""
+    model, half = Talon.from_pretrained(often), items[:66]
+    with model.stream(tmp_path / "alone", **BOTH) as one:
+        wanted = list(one.run(items))
+    with RayStream(often, tmp_path / "spread", TWO, **BOTH) as spread:
+        first, second, owner = spread.processes()
+        victims = {1: first, 20: owner, 40: second}
+        found = []
+        for decision, _ in spread.run_items(half):
+            found.append(decision)
+            if decision.index in victims:
+                os.kill(victims[decision.index], signal.SIGKILL)
+        assert len({first, second, owner, *spread.processes()}) == 6, "all of them are other processes now"
+        assert [item for item in spread.unseen(items) if item.label] == items[66:], "all others were answered"
+        assert spread.journal is not None and spread.journal.answered == len(found) == 64
+    assert found == wanted[:64]
+    with model.stream(tmp_path / "spread") as one:
+        assert [decision for decision in one.run(items)] == wanted[64:]
+    assert written(tmp_path / "spread") == written(tmp_path / "alone")
+
+
+def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    words = ("-m", often, "--quiet", "--adapt", "prototypes")
+    done = talon("discover", incoming_folder.as_uri(), "-o", tmp_path / "spread", *words, "--engine", "ray")
+    assert done.code == 0 and "Ray: 2 encoders" in done.out
+    talon("discover", incoming_folder, "-o", tmp_path / "alone", *words)
+    spread, one = ((tmp_path / name / "decisions.jsonl").read_text() for name in ("spread", "alone"))
+    assert spread.replace("file:///", "/") == one
+    assert (tmp_path / "spread" / "second_thoughts.json").exists()
+
+
+def test_options_that_do_not_fit_are_refused(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    words = ("discover", incoming_folder, "-m", often, "-o", tmp_path / "out")
+    assert "are for --engine ray" in refused(*words, "--encoders", 2)
+    assert "exact or async" in refused(*words, "--engine", "ray", "--mode", "sync")
+    assert "at least 1" in refused(*words, "--engine", "ray", "--encoders", 0)
+    assert "this Ray has 2" in refused(*words, "--engine", "ray", "--encoders", 3)
+    assert "not standard input" in refused("discover", "-", *words[2:], "--engine", "ray")
+
+
+def test_nothing_else_loads_ray() -> None:
+    code = (
+        "import sys; import talon_ocd, talon_ocd.cli.main, talon_ocd.cli.engines, talon_ocd.scale; "
+        "print({'ray', 'pyarrow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
