@@ -20,8 +20,8 @@ UNSURE = 6.0
 def sites(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Streams ``a`` and ``b`` of images on disk; they have seen some of the same digits."""
     root = tmp_path_factory.mktemp("sites")
-    for name, first, labels in (("a", 20, ("0", "4", "5")), ("b", 40, ("0", "4", "6"))):
-        images = tiny.write_folder(root / f"images-{name}", list(tiny.part(first, first + 12, labels)))
+    for name, first, labels in (("a", 20, ("0", "4", "5")), ("b", 50, ("0", "4", "6"))):
+        images = tiny.write_folder(root / f"images-{name}", list(tiny.part(first, first + 30, labels)))
         ended = talon("discover", images, "-m", model, "--stream", root / name, "--finer", UNSURE, "-q")
         assert ended.code == 0, ended
     return root
@@ -43,20 +43,27 @@ def pairs(folder: Path, answer: str) -> list[dict[str, object]]:
 def test_a_joined_stream_is_a_stream(sites: Path, model: Path, tmp_path: Path) -> None:
     joined = tmp_path / "c"
     ended = talon("merge", sites / "a", sites / "b", "-o", joined)
-    assert ended.code == 0 and "a: 36 answers from 0 on" in ended.out and "72 answers in" in ended.out
+    assert ended.code == 0 and "a: 90 answers from 0 on" in ended.out and "180 answers in" in ended.out
     one, two = pairs(joined, "yes"), pairs(joined, "later")
     assert f"one by now: {len(one)} pair" in ended.out and f"not sure: {len(two)} pair" in ended.out
     assert one and two, "the streams have pairs of both kinds"
     assert "talon merge" in talon("categories", "history", "-s", joined).out
-    assert "answered    72" in talon("stream", "info", joined).out
-    more = tiny.write_folder(tmp_path / "more", list(tiny.part(60, 62, ("0", "4"))))
+    info = talon("stream", "info", joined).out
+    assert "answered    180" in info and "sites       a (90), b (90)" in info
+    similar = talon("categories", "similar", "-s", joined, "--json").out.splitlines()
+    shown = [{json.loads(line)[side]["id"] for side in ("first", "second")} for line in similar]
+    assert shown[: len(two)] == [{pair["first"], pair["second"]} for pair in two], "what is unsure is asked first"
+    old = int(str(one[0]["second"])) - int(str(facts(joined)["sites"][1]["shift"]))
+    found = json.loads(talon("categories", "show", f"b:{old}", "-s", joined, "--json").out)
+    assert (found["id"], found["into"]) == (one[0]["second"], one[0]["first"])
+    more = tiny.write_folder(tmp_path / "more", list(tiny.part(80, 82, ("0", "4"))))
     ended = talon("discover", more, "-m", model, "--stream", joined, "-q")
-    assert ended.code == 0 and "went on after 72 images" in ended.out and "4 images: " in ended.out
+    assert ended.code == 0 and "went on after 180 images" in ended.out and "4 images: " in ended.out
     again = talon("discover", sites / "images-b", "-m", model, "--stream", joined, "-q")
     assert again.code == 0 and "0 images: " in again.out, "images of all sites count as answered"
     journal = Journal(joined)
     pictures = Pictures(journal)
-    assert all(pictures.thumbnail(index) for index in range(76))
+    assert all(pictures.thumbnail(index) for index in range(184))
     pictures.close()
     journal.close()
 
@@ -85,7 +92,7 @@ def test_an_answer_for_all(sites: Path, tmp_path: Path, answer: str) -> None:
 
 def test_sites_may_be_named_and_the_model_be_elsewhere(sites: Path, model: Path, tmp_path: Path) -> None:
     words = ("-m", model, "--site", "north", "--site", "south", "-o", tmp_path / "c")
-    assert "north: 36 answers" in talon("merge", sites / "a", sites / "b", *words).out
+    assert "north: 90 answers" in talon("merge", sites / "a", sites / "b", *words).out
 
 
 def test_what_is_refused(sites: Path, model: Path, known_folder: Path, tmp_path: Path) -> None:

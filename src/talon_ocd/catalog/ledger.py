@@ -19,7 +19,9 @@ CORRECTIONS = ("split", "moved", "confirmed", "rejected")
 """Kinds of events that say where images belong."""
 FACTS = ("named", "merged", "hidden", "refused", *CORRECTIONS)
 """Kinds of events that people make, and can take back."""
-FOLDED = (*FACTS, "undone", "retired", "revived")
+SUGGESTED = "suggested"
+"""Kind of an event that leaves two categories for people to judge."""
+FOLDED = (*FACTS, "undone", "retired", "revived", SUGGESTED)
 """Kinds of events that the fold looks at."""
 
 
@@ -34,6 +36,7 @@ class Ledger:
         retired: categories that the stream gave up, and the event that says so.
         revivals: events that brought images to categories which had been retired before.
         splits: categories that people made by a split, and the number of that event.
+        suggested: pairs that were left for people to judge, oldest first.
     """
 
     def __init__(self) -> None:
@@ -42,6 +45,7 @@ class Ledger:
         self.retired: dict[int, Event] = {}
         self.revivals: dict[int, list[int]] = {}
         self.splits: dict[int, int] = {}
+        self.suggested: list[tuple[int, int]] = []
         self._events: dict[int, Event] = {}  # without moves: an import may have a million
         self._undoers: dict[int, list[int]] = {}
         self._undone: set[int] = set()
@@ -124,6 +128,9 @@ class Ledger:
         if event.kind not in FOLDED:
             return set()
         self.version += 1
+        if event.kind == SUGGESTED:
+            self.suggested.append((event.data["pair"][0], event.data["pair"][1]))
+            return set()
         if event.kind in ("retired", "revived"):
             if event.category is not None:
                 self.retired.pop(event.category, None)

@@ -1,8 +1,8 @@
 """Which discovered categories of two sites are one (layer: catalog).
 
-A pair is looked at when each of the two is the other's best match, or when people gave both one name. How likely it is
-that they are one follows from prototypes and counts, by the stream's own rule. Then exemplars vote: what would either
-site have answered to the other one's images?
+A pair is looked at when each of the two is the other's best match, or when people gave both one name. Whether it is
+rather one than two follows from prototypes and counts, by the stream's own rule: the log-odds, or the cosine, must
+reach what an image must reach to join. Then exemplars vote: what would either site have answered to the other's images?
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from talon_ocd.catalog.reading import CatalogReader
+from talon_ocd.catalog.views import SUPPORT
 from talon_ocd.memory.merges import odds_of_one
 from talon_ocd.memory.two_covariance import Floats
 from talon_ocd.online import EvidenceRule, FeatureStream
@@ -26,27 +27,10 @@ BLOCK = 512
 """Categories of one site that are compared with all of the other at once."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """From when on a pair is the same, and until when it is not.
-
-    Attributes:
-        same: least score of a pair that is merged without asking.
-        different: a pair with a lower score is not even asked about.
-        votes: least share of exemplars, of both sides, of a pair that is merged without asking.
-        few_votes: a pair with a lower share, of both sides, is not even asked about.
-    """
-
-    same: float
-    different: float
-    votes: float = 0.5
-    few_votes: float = 0.1
-
-
-BY_EVIDENCE = Limits(same=0.0, different=-10.0)
-"""In nats of log-odds."""
-BY_COSINE = Limits(same=0.0, different=-0.1)
-"""In cosines above the stream's threshold."""
+SURE, ASKED = 0.5, 0.25
+"""Share of exemplars, of both sides, from which on nobody is asked; of one side, below which nobody is asked either."""
+LEAST_EXEMPLARS = 4
+"""Exemplars of both sides from which on nobody is asked: two or three may agree by chance."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +136,6 @@ class Matcher:
         self, catalog: CatalogReader, stream: FeatureStream, voters: Mapping[str, Voter], site_of: Mapping[int, str]
     ) -> None:
         self._catalog, self._stream, self._voters, self._site_of = catalog, stream, voters, site_of
-        self._limits = BY_EVIDENCE if isinstance(stream.rule, EvidenceRule) else BY_COSINE
 
     def matches(self, earlier: Sequence[int], later: Sequence[int]) -> Iterator[Match]:
         """Yield the pairs of an earlier and a later site's categories that are one, or may be; surest first."""
@@ -187,15 +170,16 @@ class Matcher:
         votes = there[0], back[0]
         facts = (first.end, second.end, score, votes, (there[1], back[1]))
         names = self._name(first), self._name(second)
+        fewest = min(there[1], back[1])
+        alike = score >= 0.0 and max(votes) >= ASKED and fewest >= SUPPORT
         one_name = names[0] is not None and names[0] == names[1]
-        limits = self._limits
-        if not one_name and (score < limits.different or max(votes) < limits.few_votes):
+        if not alike and not one_name:
             return Match(*facts, "different")
         why = self._doubt(first, second, names)
-        sure = score >= limits.same and min(votes) >= limits.votes
-        if not why and (sure or (one_name and score >= limits.different and max(votes) >= limits.few_votes)):
+        sure = score >= 0.0 and min(votes) >= SURE and fewest >= LEAST_EXEMPLARS
+        if not why and (sure or (one_name and alike)):
             return Match(*facts, "same")
-        return Match(*facts, "unsure", why or "they look alike, but not alike enough to be sure")
+        return Match(*facts, "unsure", why or _why(alike, votes))
 
     def _doubt(self, first: Group, second: Group, names: tuple[str | None, str | None]) -> str:
         """Say why people must be asked, however alike two groups are."""
@@ -224,3 +208,10 @@ class Matcher:
             )
             newest += [row["idx"] for row in rows]
         return journal.features(sorted(newest, reverse=True)[:EXEMPLARS])[1]
+
+
+def _why(alike: bool, votes: tuple[float, float]) -> str:
+    """Say why a pair is not sure."""
+    if not alike:
+        return "people gave them one name, but they do not look alike"
+    return "they have too few images" if min(votes) >= SURE else "they look alike, but not all of their images do"

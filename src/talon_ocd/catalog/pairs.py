@@ -88,6 +88,10 @@ class NearestPairs:
                 break
         return list(best.items())
 
+    def cosine(self, one: int, two: int) -> float:
+        """Return the cosine between the centres of two categories, as of the last look; 0 if one has none."""
+        return float(self._centres.rows[one] @ self._centres.rows[two])
+
     def _changed(self, standing: Standing) -> Ints:
         """Return the categories of which something is not as it was last time: centre, end, state or refusals."""
         moved = self._centres.refresh(standing.members, standing.moved)

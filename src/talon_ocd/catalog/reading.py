@@ -181,7 +181,9 @@ class CatalogReader:
     # Are these the same?
 
     def suggestions(self, limit: int = 20, odds: Callable[[int], Iterable[Pair]] | None = None) -> Sequence[Suggestion]:
-        """Return pairs of categories that look like one, surest first; one of each pair is discovered.
+        """Return pairs of categories that look like one; one of each pair is discovered.
+
+        What was left for people to judge comes first, then what looks most like one.
 
         The score is the cosine between centres of stored features. Where evidence decides, a running stream knows
         better: ``odds`` gives so many pairs of category ids with their log-odds in nats, surest first.
@@ -189,12 +191,13 @@ class CatalogReader:
         _demand_limit(limit)
         with self._reading:
             self._facts.refresh()
-            standing = self._facts.standing()
+            standing, asked = self._facts.standing(), list(self._facts.ledger.suggested)
         if odds is not None:
             return self._suggested(worth_asking(odds(MOST_ROWS), standing, limit), "log-odds")
         with self._comparing:
             pairs = self._pairs.best(standing, limit)
-        return self._suggested(pairs, "cosine")
+            left = [(one, two, self._pairs.cosine(one, two)) for one, two in asked]
+        return self._suggested(worth_asking((*left, *pairs), standing, limit), "cosine")
 
     def similar(self, category: int, limit: int = 10) -> Sequence[Suggestion]:
         """Return the categories that look most like one, which comes first in each pair."""

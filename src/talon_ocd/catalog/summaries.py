@@ -25,6 +25,8 @@ def summary(event: Event, name: Callable[[int], str]) -> str:
         "moved": lambda: f"{_images(event)} moved to {_called(event.category, name)}",
         "confirmed": lambda: f"{_images(event)} confirmed",
         "rejected": lambda: f"{_images(event)} rejected",
+        "suggested": lambda: f"{_all(event.data['pair'], name)} may be the same",
+        "joined": lambda: f"{event.data['answers']} answers of {event.data['site']!r} were taken in",
         "refused": lambda: f"{_all(event.data['pair'], name)} are not the same",
         "undone": lambda: f"event {event.undoes} ({event.data.get('kind', 'a fact')}) was undone",
     }

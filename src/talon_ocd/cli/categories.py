@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from talon_ocd.catalog import Catalog, Category, NameTakenError, Suggestion, summary
+from talon_ocd.catalog.sites import Sites
 from talon_ocd.cli import category_files, choices
 from talon_ocd.cli.category_files import ByOption, JsonOption, StreamOption, opened
 from talon_ocd.durable import Event
@@ -25,7 +26,9 @@ app.command("export")(category_files.export_command)
 app.command("import")(category_files.import_command)
 app.command("carry")(category_files.carry_command)
 
-CategoryArgument = Annotated[str, typer.Argument(metavar="CATEGORY", help="Id or name of a category.")]
+CategoryArgument = Annotated[
+    str, typer.Argument(metavar="CATEGORY", help="Id or name of a category; SITE:ID after a join.")
+]
 ImagesArgument = Annotated[list[int], typer.Argument(metavar="IMAGE...", help="Indices of images.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Most rows.")]
 
@@ -220,10 +223,11 @@ def _tell_pairs(found: Sequence[Suggestion]) -> None:
 
 
 def _id(catalog: Catalog, text: str) -> int:
-    """Return the id of a category that was given by id or name."""
+    """Return the id of a category that was given by id, by name, or by site and its id there."""
     if text.isdecimal():
         return int(text)
     found = catalog.find(text.strip())
+    found = Sites(catalog.journal).category(text.strip()) if found is None else found
     if found is None:
         names = [category.name for category in catalog.list("all", query=text[:3], limit=1000, exemplars=0).items]
         raise CatalogError(f"no category is called {text!r}.{nearest(text, names)}")

@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 
 from talon_ocd.catalog import Catalog
-from talon_ocd.catalog.joining import SUMMARY, Answer, Ask, Joined, Settled, demand_model, join
+from talon_ocd.catalog.joining import SUMMARY, Answer, Ask, Joined, Settled, join
 from talon_ocd.catalog.matching import Match
+from talon_ocd.catalog.open_sites import demand_model
 from talon_ocd.catalog.sites import Sites
 from talon_ocd.cli import choices
 from talon_ocd.cli.category_files import ByOption

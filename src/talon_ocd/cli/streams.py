@@ -12,6 +12,7 @@ from rich.table import Table
 
 from talon_ocd.catalog import Catalog
 from talon_ocd.catalog.carry import carry
+from talon_ocd.catalog.sites import Sites
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.durable import Journal, Pictures, Snapshots
@@ -42,6 +43,7 @@ def info(stream: StreamArgument) -> None:
         "categories": f"{totals['known']} known, {totals['discovered']} discovered, {totals['retired']} retired",
         "decides by": f"{rule.get('name')} ({rule.get('unit')}, threshold {rule.get('threshold', 0.0):g})",
         "settings": ", ".join(f"{name}={value}" for name, value in journal.meta("settings", {}).items()),
+        "sites": ", ".join(f"{site.site} ({site.answers})" for site in Sites(journal).all) or "one",
         "model": journal.meta("model") or "in memory",
         "snapshots": f"{len(snapshots)}, the newest after {snapshots[0].answered} answers" if snapshots else "none yet",
         "on disk": f"{size / MB:.1f} MB",
