@@ -32,7 +32,7 @@ from talon_ocd.cli import choices
 from talon_ocd.evaluation.datasets import load_dataset
 from talon_ocd.evaluation.protocol import default_cache_directory
 from talon_ocd.evaluation.splits import split
-from talon_ocd.images import ImageItem, display
+from talon_ocd.images import ImageItem
 from talon_ocd.metrics import strict_accuracy
 from talon_ocd.offline import TrunkOutputs
 from talon_ocd.saved import write_files
@@ -170,7 +170,8 @@ def main(words: Sequence[str]) -> int:
     usual = os.environ.get("TALON_DATA")
     root = given.root or (Path(usual) if usual else None)
     rows = list(_rows(root, given.fits, [int(word) for word in given.seeds.split(",")]))
-    command = display(shlex.join(["python", "benchmarks/sites.py", *words]))
+    options = {"--seeds": given.seeds, "--fits": given.fits.name, "-o": given.output.name}
+    command = shlex.join(["python", "benchmarks/sites.py", *(word for pair in options.items() for word in pair)])
     content = {"command": command, "commit": choices.commit(), "rows": rows}
     text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
     write_files(given.output.resolve().parent, {given.output.name: f"{text}\n".encode()})
