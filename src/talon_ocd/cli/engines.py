@@ -169,5 +169,6 @@ def ray_line(facts: Mapping[str, Any]) -> str:
     """Return what happened on Ray as one line for people."""
     speeds = ", ".join(f"{stage} {rate:g}/s" for stage, rate in facts["images_per_second_at_work"].items())
     died = facts["encoder_restarts"] + facts["owner_restarts"]
-    again = f"; {died} processes died and were started again, their work was done again" if died else ""
-    return f"Ray: {facts['encoders']} encoders ({speeds} each at work), owner {facts['owner_busy']:.0%} busy{again}"
+    again = f"; {died} times a process died, was started again and did its work again" if died else ""
+    encoders = f"{facts['encoders']} encoder{'s' if facts['encoders'] > 1 else ''}"
+    return f"Ray: {encoders} ({speeds} each at work), owner {facts['owner_busy']:.0%} busy{again}"

@@ -32,7 +32,7 @@ class RaySettings:
     """What ``--engine ray`` takes."""
 
     address: str | None = None
-    """A running Ray, as ``ray.init`` takes it (``auto``, ``ray://host:10001``); ``None`` starts one on this machine."""
+    """A running Ray that this machine is a part of (``auto``, ``host:6379``); ``None`` starts one here."""
     encoders: int | None = None
     """Processes that encode; ``None``: as many as there are CPUs (or shares of GPUs)."""
     gpus_per_encoder: float = 0.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from talon_ocd.durable import Journal
@@ -170,16 +170,17 @@ class RayStream:
         """Turn what Ray says of an error into what our errors say."""
         try:
             yield
-        except RayTaskError as error:
-            if isinstance(error.cause, TalonError):
-                raise error.cause from None
-            raise
-        except RayActorError as error:
-            if self.folder is None and error.actor_id == self.owner._actor_id.hex():
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, TalonError):
+                raise cause from None
+            if not isinstance(cause, RayActorError):
+                raise
+            if self.folder is None and cause.actor_id == self.owner._actor_id.hex():
                 raise StreamError(
                     "the process that holds the memory died, and what it had learned with it; give --stream FOLDER: "
                     "then it goes on from its journal."
                 ) from error
             raise StreamError(
-                f"a process died again and again over the same images ({error}); look at the memory of the machines."
+                f"an encoder died {MOST_RETRIES} times over the same images ({cause}); is there enough memory?"
             ) from error
