@@ -236,7 +236,6 @@ def journal(chosen: argparse.Namespace) -> Iterator[Opened]:
 def bytes_of(stream: DurableStream) -> dict[str, Any]:
     """Return what an answer takes on the disk, whole pages of sqlite counted: features and replay are dropped later."""
     stream.wait_until_saved()
-    stream.journal.query("PRAGMA wal_checkpoint(TRUNCATE)")
     pages = dict(map(tuple, stream.journal.query("SELECT name, sum(pgsize) FROM dbstat GROUP BY name")))
     rows = {table: stream.journal.query(f"SELECT count(*) FROM {table}")[0][0] for table in ("features", "replay")}
     newest = max((stream.folder / "snapshots").glob("*"), key=lambda file: file.stat().st_mtime, default=None)
