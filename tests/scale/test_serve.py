@@ -8,6 +8,7 @@ The imported tests run as they are, over HTTP; only who encodes is another one. 
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,9 @@ import pytest
 
 from talon_ocd import Talon
 from talon_ocd.durable import DurableStream
+from talon_ocd.errors import ModelError
+from tests.cli.running import refused
+from tests.cli.test_serve import serving
 from tests.service import running as running_module
 from tests.service.conftest import client, folder, served
 from tests.service.running import WAIT, digits, running
@@ -75,19 +79,22 @@ from tests.service.test_security import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
     pytest.importorskip("ray.serve", reason="the service on Ray needs the extra ray")
+    import ray
     from ray import serve
 
     from talon_ocd.scale import serve_encoding
+    from talon_ocd.scale.connection import connected
     from talon_ocd.scale.serve_encoding import ServeEncoding
+    from talon_ocd.scale.serve_replica import Replica
 from talon_ocd.scale.settings import RaySettings
 from tests.scale.mortal import DEADLY, MortalReplica
 
 
 @pytest.fixture(scope="module", autouse=True)
 def on_ray(fitted: Talon, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Two replicas that encode for every service of this module."""
+    """Two replicas that encode for every service of this module, on a Ray with room for a third."""
     stream = tmp_path_factory.mktemp("ray") / "stream"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, connected(RaySettings(encoders=3)):
         patch.setattr(serve_encoding, "Replica", MortalReplica)
         with serve_encoding.running_replicas(fitted, model, stream, RaySettings(encoders=2)) as replicas:
 
@@ -100,7 +107,7 @@ def on_ray(fitted: Talon, model: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def running_number() -> int:
     """Return how many replicas run."""
-    (app,) = serve.status().applications.values()
+    (app,) = serve.status().applications.values()  # those of the module
     (replicas,) = app.deployments.values()
     return sum(number for state, number in replicas.replica_states.items() if state == "RUNNING")
 
@@ -137,3 +144,39 @@ def test_an_image_that_kills_every_replica_is_refused(
         assert service.service.stream.answered == 0
         again = service.client().decide(digits()[0], deadly(tmp_path / "dead"), key="k")
         assert again.json["index"] == 0 and "idempotent-replay" not in again.headers
+
+
+def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None:
+    """Killed, it finds its encoders again; told to stop, it answers what waits and takes them away."""
+    options = ("--engine", "ray", "--address", ray.get_runtime_context().gcs_address, "--encoders", "1")
+    name = serve_encoding.app_name(folder)
+    with serving(model, folder, *options) as (asking, process):
+        before = [asking.decide(image, key=f"k{at}").json["index"] for at, image in enumerate(digits()[:6])]
+        process.kill()
+        process.wait(WAIT)
+    assert name in serve.status().applications
+    with serving(model, folder, *options) as (asking, process), ThreadPoolExecutor(4) as pool:
+        again = [asking.decide(image, key=f"k{at}").json["index"] for at, image in enumerate(digits()[:6])]
+        assert before == again == list(range(6))
+        list(pool.map(asking.decide, digits()[6:20]))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT) == 0
+    assert name not in serve.status().applications
+    with Talon.from_pretrained(model).stream(folder) as stream:
+        assert stream.answered == 20
+
+
+def test_options_of_ray_are_checked(model: Path, folder: Path) -> None:
+    words = ("serve", "-m", model, "--stream", folder, "--port", "0")
+    assert "--engine ray" in refused(*words, "--encoders", "2")
+    assert "--most-encoders 4 needs --engine ray and --address" in refused(
+        *words, "--engine", "ray", "--most-encoders", "4"
+    )
+    assert "at least 1" in refused(*words, "--engine", "ray", "--encoders", "0")
+    assert "this Ray has 3" in refused(*words, "--engine", "ray", "--encoders", "4")
+
+
+def test_another_model_is_refused(fitted: Talon, model: Path, folder: Path) -> None:
+    with pytest.raises(ModelError, match="another model"):
+        Replica(str(model), "the fingerprint of another one", None)
+    assert Replica(str(model), fitted.fingerprint(), None) is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from talon_ocd.cli import choices
+from talon_ocd.cli.engines import AddressOption, EncodersOption, Engine, EngineOption, GpusOption, ray_settings
 from talon_ocd.errors import ConfigError
-from talon_ocd.scale.extra import check_extra as check_ray
 from talon_ocd.scale.settings import RaySettings
 from talon_ocd.talon import Talon
 
@@ -20,13 +19,6 @@ TOKEN_VARIABLE = "TALON_TOKEN"
 NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 """Modules of the extra ``serve``."""
 MB = 1_000_000
-
-
-class Engine(str, Enum):
-    """Where images are encoded."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 def serve(
@@ -63,21 +55,13 @@ def serve(
     rate: Annotated[float, typer.Option("--rate", help="Requests a second of one client; 0: no limit.")] = 200.0,
     queue: Annotated[int, typer.Option("--queue", help="Images that may wait for their answer.")] = 256,
     log: Annotated[bool, typer.Option("--log", help="Write a line for every request.")] = False,
-    engine: Annotated[
-        Engine, typer.Option("--engine", help="Who encodes: this process (local), or processes of Ray (ray).")
-    ] = Engine.LOCAL,
-    address: Annotated[
-        str | None, typer.Option("--address", help="With --engine ray: a Ray that runs, e.g. auto.")
-    ] = None,
-    encoders: Annotated[
-        int | None, typer.Option("--encoders", help="With --engine ray: processes that encode.")
-    ] = None,
+    engine: EngineOption = Engine.LOCAL,
+    address: AddressOption = None,
+    encoders: EncodersOption = None,
     most_encoders: Annotated[
         int | None, typer.Option("--most-encoders", help="With --address: up to so many while images wait.")
     ] = None,
-    gpus_per_encoder: Annotated[
-        float, typer.Option("--gpus-per-encoder", help="With --engine ray: GPUs of each, e.g. 0.5.")
-    ] = 0.0,
+    gpus_per_encoder: GpusOption = 0.0,
 ) -> None:
     """Answer images over HTTP, and serve the page to look at categories, name and correct them."""
     check_extra()
@@ -97,16 +81,17 @@ def serve(
         burst=max(1, round(2 * rate)),
         queue=queue,
     )
-    on_ray = _ray_options(engine, address, encoders, most_encoders, gpus_per_encoder)
+    ray = ray_settings(engine, address, encoders, gpus_per_encoder, RaySettings.mode, RaySettings.staleness)
+    _check_most(most_encoders, ray)
     listener = listen(settings)
     with listener:
         talon = Talon.from_pretrained(model)
-        encoding: dict[str, Any] = {}
-        if on_ray:
+        options: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
+        if ray is not None:
             from talon_ocd.scale.serve_encoding import encoding_on_ray
 
-            encoding["encoding"] = encoding_on_ray(talon, model, settings.request_seconds, *on_ray)
-        with Service(talon, stream, settings, threshold=threshold, adapt=adapt, finer=finer, **encoding) as service:
+            options["encoding"] = encoding_on_ray(talon, model, settings.request_seconds, ray, most_encoders)
+        with Service(talon, stream, settings, **options) as service:
             choices.err.print(
                 f"talon serves {url_of(listener, host)} ({service.stream.answered} images answered so far); "
                 "stop it with Ctrl-C",
@@ -123,20 +108,12 @@ def check_extra() -> None:
         raise ConfigError(f"talon serve needs {', '.join(missing)}; install it with: pip install 'talon-ocd[serve]'")
 
 
-def _ray_options(
-    engine: Engine, address: str | None, encoders: int | None, most: int | None, gpus: float
-) -> tuple[RaySettings, int | None] | None:
-    """Return where encoders run and how many there may be; ``None`` if this process encodes."""
-    if engine is Engine.LOCAL:
-        if address is not None or encoders is not None or most is not None or gpus:
-            raise ConfigError("--address, --encoders, --most-encoders and --gpus-per-encoder need --engine ray.")
-        return None
-    check_ray("talon serve --engine ray")
-    if most is not None and address is None:
+def _check_most(most: int | None, ray: RaySettings | None) -> None:
+    if most is not None and (ray is None or ray.address is None):
         raise ConfigError(
-            f"--most-encoders {most} needs --address: a Ray that is started here has just the CPUs of --encoders."
+            f"--most-encoders {most} needs --engine ray and --address: a Ray that is started here has room for "
+            "--encoders only."
         )
-    return RaySettings(address=address, encoders=encoders, gpus_per_encoder=gpus), most
 
 
 def _token(given: str | None, file: Path | None) -> str | None:
