@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from talon_ocd.backbones import Backbone
-from talon_ocd.cli import choices
+from talon_ocd.cli import choices, engines
 from talon_ocd.cli.display import progress_for
 from talon_ocd.embeddings import Archive, write_archive
+from talon_ocd.embeddings.archive import Run
 from talon_ocd.errors import ConfigError
 from talon_ocd.images import display
-from talon_ocd.images import stream as stream_of
 from talon_ocd.saved import MEMORY, make_folder, read_model
+from talon_ocd.scale.settings import RaySettings
 
 MOST_SHOWN = 10
 """Skipped images that are told by name."""
@@ -22,7 +23,10 @@ MOST_SHOWN = 10
 
 def embed(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="Images: a folder, a manifest, a tar, or one image; labels are kept.")
+        str,
+        typer.Argument(
+            metavar="DATA", help="Images: a folder, a manifest, a tar, or an object store (s3://...); labels are kept."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive, a .parquet file.")],
     model: Annotated[
@@ -35,15 +39,31 @@ def embed(
     device: Annotated[str, typer.Option(help="Where the encoder runs: cpu, cuda ...")] = "cpu",
     image_size: choices.ImageSizeOption = None,
     aspect: choices.AspectOption = None,
+    engine: engines.EngineOption = engines.Engine.LOCAL,
+    address: engines.AddressOption = None,
+    encoders: engines.EncodersOption = None,
+    gpus_per_encoder: engines.GpusOption = 0.0,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Encode images once and keep the vectors; fit, discover and evaluate take them instead of images."""
     if output.suffix.lower() != ".parquet":
         raise ConfigError(f"--output {display(output)}: an archive is a .parquet file; name it so.")
+    ours = (RaySettings.mode, RaySettings.staleness)  # these two are for streams
+    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, *ours)
     make_folder(output.parent)
     encoder = _encoder(model, image_size, aspect).to(device)
-    archive = write_archive(output, stream_of(data), encoder, half=half, progress=progress_for(choices.err, quiet))
+    source, progress = engines.listed(data, None), progress_for(choices.err, quiet)
+    archive = write_archive(output, source, encoder, engine=_on(spread, encoder), half=half, progress=progress)
     _tell(archive, encoder)
+
+
+def _on(spread: RaySettings | None, encoder: Backbone) -> Run | None:
+    """Return who runs the encoder: Ray, or (``None``) this process."""
+    if spread is None:
+        return None
+    from talon_ocd.scale.embed import RayEmbedder
+
+    return RayEmbedder(encoder, spread).all
 
 
 def _encoder(model: str, image_size: int | None, aspect: str | None) -> Backbone:

@@ -55,7 +55,7 @@ class Embedding:
 
 
 Chunks = Sequence[Sequence[ImageItem]]
-Engine = Callable[[Chunks], Iterable[Embedding]]
+Run = Callable[[Chunks], Iterable[Embedding]]
 """Gives the embedding of every chunk, in order."""
 
 
@@ -102,7 +102,7 @@ def write_archive(
     source: ImageSource,
     backbone: Backbone,
     *,
-    engine: Engine | None = None,
+    engine: Run | None = None,
     half: bool = False,
     progress: Progress = SILENT,
 ) -> Archive:
