@@ -55,6 +55,9 @@ def main() -> None:
             "ids_equal": all([c for c, _ in other] == [c for c, _ in answers[0]] for other in answers),
             "similarities_equal": all(other == answers[0] for other in answers),
             "median_images_per_second": speed,
+            "median_cpu_ms_per_image": {
+                kind: statistics.median(run["cpu_ms_per_image"] for run in runs[kind]) for kind in kinds
+            },
             "ratio": round(speed["ray"] / speed["alone"], 3),
             "commit": commit(),
         }
@@ -110,9 +113,10 @@ def run_alone(chosen: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     items = split(chosen.data, chosen.seed)[1][: chosen.images]
     stream = Talon.from_pretrained(chosen.model).stream(adapt=chosen.adapt)
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     decisions = list(stream.run(items))
-    return {**result_of(decisions, time.perf_counter() - began), "seconds": stream.clock.seconds}
+    seconds, worked = time.perf_counter() - began, time.process_time() - worked
+    return {**result_of(decisions, seconds, worked), "seconds": stream.clock.seconds}
 
 
 def run_on_ray(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -122,16 +126,24 @@ def run_on_ray(chosen: argparse.Namespace) -> dict[str, Any]:
     items = split(chosen.data, chosen.seed)[1][: chosen.images]
     settings, starting = RaySettings(encoders=chosen.encoders, mode=chosen.mode), time.perf_counter()
     with RayStream(chosen.model, settings=settings, adapt=chosen.adapt) as stream:
-        began = time.perf_counter()
+        processes = [os.getpid(), *stream.processes()]
+        began, worked = time.perf_counter(), cpu_seconds(processes)
         decisions = [decision for decision, _ in stream.run_items(items)]
-        result = result_of(decisions, time.perf_counter() - began)
+        result = result_of(decisions, time.perf_counter() - began, cpu_seconds(processes) - worked)
         return {**result, "start_seconds": round(began - starting, 2), **stream.rates.facts()}
 
 
-def result_of(decisions: list[Decision], seconds: float) -> dict[str, Any]:
-    """Return speed and answers."""
+def cpu_seconds(processes: list[int]) -> float:
+    """Return the seconds that processes have computed, all threads together: where others compute too, this is firm."""
+    ticks = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13] for process in processes]
+    return sum(int(user) + int(system) for user, system in ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def result_of(decisions: list[Decision], seconds: float, worked: float) -> dict[str, Any]:
+    """Return speed, work and answers."""
     pairs = [(decision.category, decision.similarity) for decision in decisions]
-    return {"images_per_second": round(len(decisions) / seconds, 2), "decisions": pairs}
+    speed, work = round(len(decisions) / seconds, 2), round(1000 * worked / len(decisions), 2)
+    return {"images_per_second": speed, "cpu_ms_per_image": work, "decisions": pairs}
 
 
 def commit() -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,12 +144,3 @@ def test_options_that_do_not_fit_are_refused(often: Path, incoming_folder: Path,
     assert "at least 1" in refused(*words, "--engine", "ray", "--encoders", 0)
     assert "this Ray has 2" in refused(*words, "--engine", "ray", "--encoders", 3)
     assert "not standard input" in refused("discover", "-", *words[2:], "--engine", "ray")
-
-
-def test_nothing_else_loads_ray() -> None:
-    code = (
-        "import sys; import talon_ocd, talon_ocd.cli.main, talon_ocd.cli.engines, talon_ocd.scale; "
-        "print({'ray'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
