@@ -29,6 +29,7 @@ import torch
 from talon_ocd import Catalog, Talon, TalonConfig
 from talon_ocd.catalog.joining import Joined, join
 from talon_ocd.cli import choices
+from talon_ocd.durable import Journal
 from talon_ocd.evaluation.datasets import load_dataset
 from talon_ocd.evaluation.protocol import default_cache_directory
 from talon_ocd.evaluation.splits import split
@@ -91,13 +92,8 @@ def measure(pets: Pets, how: str, rule: str) -> dict[str, Any]:
         for name, images in (("a", sites[0]), ("b", sites[1]), ("one", order)):
             pets.answer(work / name, images, rule)
         joined = join([work / "a", work / "b"], work / "c", pets.talon.stream)
-        with pets.talon.stream(work / "c") as stream:
-            catalog = Catalog(stream.journal)
-            rows = stream.journal.query("SELECT category FROM decisions ORDER BY idx")
-        apart = [row["category"] for row in rows]
-        with pets.talon.stream(work / "one") as stream:
-            alone = [row["category"] for row in stream.journal.query("SELECT category FROM decisions ORDER BY idx")]
-        together = [catalog.resolve(category) for category in apart]
+        apart, together = answers(work / "c")
+        alone, _ = answers(work / "one")
     truth = pets.classes[order]
     strict = {
         name: asdict(strict_accuracy(truth, np.array(ids), list(pets.talon.names)))
@@ -106,6 +102,16 @@ def measure(pets: Pets, how: str, rule: str) -> dict[str, Any]:
     found = {"one": len(set(alone)), "apart": len(set(apart)), "joined": len(set(together))}
     return {"seed": pets.seed, "deal": how, "rule": rule, **count(joined, truth, apart), "strict": strict,
             "categories": found}  # fmt: skip
+
+
+def answers(folder: Path) -> tuple[list[int], list[int]]:
+    """Return the categories that were answered, and what they have become."""
+    journal = Journal(folder)
+    ids = [row["category"] for row in journal.query("SELECT category FROM decisions ORDER BY idx")]
+    catalog = Catalog(journal)
+    ends = {category: catalog.resolve(category) for category in set(ids)}
+    journal.close()
+    return ids, [ends[category] for category in ids]
 
 
 def count(joined: Joined, truth: Any, ids: Sequence[int]) -> dict[str, Any]:
@@ -184,7 +190,9 @@ def _rows(root: Path | None, fits: Path, seeds: Sequence[int]) -> Iterator[dict[
         pets = Pets(root, seed, fits / f"seed-{seed}")
         for how in DEALS:
             for rule in RULES:
-                yield measure(pets, how, rule)
+                row = measure(pets, how, rule)
+                print(json.dumps({name: value for name, value in row.items() if name != "pairs"}), flush=True)  # noqa: T201 - as above
+                yield row
 
 
 if __name__ == "__main__":

@@ -88,6 +88,16 @@ def test_an_answer_is_remembered_as_the_person_s(sites: Path, answer: Answer) ->
         assert catalog.refusals() == {(FIRST, FIRST + 2)}
 
 
+def test_who_leaves_in_the_middle_leaves_nothing_behind(sites: Path) -> None:
+    def leave(match: Match, catalog: Catalog, pictures: Pictures) -> Answer:
+        raise KeyboardInterrupt
+
+    edit(sites / "b", lambda catalog: catalog.hide(OTHER))
+    with pytest.raises(KeyboardInterrupt):
+        join([sites / "a", sites / "b"], sites / "c", open_world, leave)
+    assert sorted(path.name for path in sites.iterdir()) == ["a", "b"]
+
+
 def test_one_name_for_what_does_not_look_alike_is_asked_about(sites: Path) -> None:
     edit(sites / "a", lambda catalog: catalog.rename(FIRST, "heron"))
     edit(sites / "b", lambda catalog: catalog.rename(OTHER, "heron"))
