@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from talon_ocd import __version__
 from talon_ocd.backbones import Backbone, takes_vectors
 from talon_ocd.errors import DataError, StorageError
 from talon_ocd.images import ImageItem, ImageSource, Skipped, VectorSource, batches, display
@@ -143,7 +143,7 @@ def describe(backbone: Backbone, half: bool) -> dict[str, Any]:
     """Return what readers must know about the vectors, as plain data."""
     return {
         "format": FORMAT,
-        "version": __version__,
+        "version": version("talon-ocd"),
         "numbers": "float16" if half else "float32",
         "encoder": {
             "name": backbone.name,
