@@ -157,6 +157,11 @@ class OnlineConfig:
     """Run the stream's head in bfloat16 where torch allows it; losses stay float32. The code has float16 (#41)."""
     encoder_steps: int = 1
     """Gradient steps an adaptation (#8)."""
+    index_above: int = 50_000
+    """Categories from which on TALON's rule finds candidates with an index, if usearch is installed; 0 is never. The
+    paper has a few hundred (``docs/large-memories.md``)."""
+    half_precision: bool = False
+    """Hold prototypes in float16: half the memory, and cosines that are off by about 1e-5."""
 
     @property
     def by_evidence(self) -> bool:
@@ -178,6 +183,7 @@ class OnlineConfig:
         for name in (
             "kappa_known",
             "kappa_new",
+            "index_above",
             "encoder_lr",
             "entropy_weight",
             "align_weight",

@@ -261,9 +261,9 @@ class DurableStream(DiscoveryStream):
         rows = np.stack([np.frombuffer(row, np.float32) for row in content])
         if self._keeps_hidden:
             hidden = torch.from_numpy(rows).reshape(len(rows), *self.backbone.hidden_shape)
-            _, assignment = self._place(hidden.to(self.backbone.device))
+            _, assignment = self._place(hidden.to(self.backbone.device), wanted)
         else:
-            assignment = self.discovery.place(torch.from_numpy(rows))
+            assignment = self.discovery.place(torch.from_numpy(rows), wanted)
             self._ids.append(torch.from_numpy(assignment.ids))
         found = self.memory.ids.numpy()[assignment.ids].tolist()
         if found != list(wanted):

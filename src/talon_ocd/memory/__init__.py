@@ -2,6 +2,7 @@
 
 from talon_ocd.memory.beliefs import Beliefs
 from talon_ocd.memory.merges import merges
+from talon_ocd.memory.neighbours import CandidateIndex
 from talon_ocd.memory.prototypes import PrototypeMemory
 from talon_ocd.memory.recent import Recent
 from talon_ocd.memory.refine import Groups, moved, nudge, refine
@@ -10,6 +11,7 @@ from talon_ocd.memory.two_covariance import TwoCovariance
 
 __all__ = [
     "Beliefs",
+    "CandidateIndex",
     "Groups",
     "Neighbours",
     "PrototypeMemory",

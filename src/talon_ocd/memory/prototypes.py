@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from talon_ocd.errors import DataError
+from talon_ocd.memory.neighbours import CandidateIndex
 from talon_ocd.memory.search import Neighbours, nearest_two
 
 GROWTH = 1.5
@@ -39,6 +40,7 @@ class PrototypeMemory:
         self._ids = torch.arange(len(prototypes))
         self._size = self.next_id = len(prototypes)
         self.known = len(prototypes) if known is None else known
+        self._index: CandidateIndex | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -55,8 +57,8 @@ class PrototypeMemory:
 
     @property
     def prototypes(self) -> Tensor:
-        """The unit prototypes ``(K, D)``, a view: read it, change it through ``replace``."""
-        return self._storage[: self._size]
+        """The unit prototypes ``(K, D)``: a view, a copy in half precision; change them through ``replace``."""
+        return self._stored.float()
 
     @property
     def counts(self) -> Tensor:
@@ -78,9 +80,35 @@ class PrototypeMemory:
         found = (self.ids == category).nonzero()
         return int(found[0]) if len(found) else None
 
+    def rows(self, slots: Tensor) -> Tensor:
+        """Return a copy of the prototypes of some slots ``(L,)``."""
+        return self._storage[slots].float()
+
     def nearest(self, features: Tensor) -> Neighbours:
         """Return the two nearest categories of unit features ``(B, D)``; changes nothing."""
-        return nearest_two(features, self.prototypes)
+        return nearest_two(features, self._stored)
+
+    def nearest_for(self, features: Tensor, threshold: float, index_above: int) -> Neighbours:
+        """Return the two nearest categories, as far as a decision at ``threshold`` needs them.
+
+        With ``index_above`` categories or more an index finds candidates, unless ``index_above`` is 0: see
+        ``neighbours.py``. With fewer, and without usearch, it is ``nearest``.
+        """
+        if not self.is_large(index_above):
+            return self.nearest(features)
+        if self._index is None:
+            self._index = CandidateIndex.create(self.feature_size)
+        if self._index is None:
+            return self.nearest(features)
+        return self._index.nearest_two(features, self._stored, threshold)
+
+    def is_large(self, index_above: int) -> bool:
+        """Are there so many categories that an index finds candidates? 0 is never."""
+        return 0 < index_above <= self._size
+
+    def halve(self) -> None:
+        """Hold the prototypes in half precision from now on."""
+        self._storage = self._storage.half()
 
     def append(self, features: Tensor, category: int | None = None) -> None:
         """Add unit vectors ``(N, D)`` as new categories with the next ids, or one that has an id already."""
@@ -101,10 +129,14 @@ class PrototypeMemory:
 
     def replace(self, slots: Tensor, prototypes: Tensor) -> None:
         """Put unit vectors ``(L, D)`` in the place of the prototypes of distinct slots ``(L,)``."""
-        self._storage[slots] = prototypes
+        if self._index is not None:
+            self._index.move(slots.numpy(), self.rows(slots).numpy(), prototypes.numpy())
+        self._storage[slots] = prototypes.to(self._storage.dtype)
 
     def keep(self, slots: Tensor) -> None:
         """Keep only these slots ``(L,)``, ascending, known classes among them; others lose their place for ever."""
+        if self._index is not None:
+            self._index.keep(slots.numpy())
         self._storage, self._counts = self._storage[slots], self._counts[slots]
         self._last, self._ids, self._size = self._last[slots], self._ids[slots], len(slots)
 
@@ -115,7 +147,7 @@ class PrototypeMemory:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as tensors, ready for safetensors."""
         return {
-            "prototypes": self.prototypes.clone(),
+            "prototypes": self._stored.clone(),
             "counts": self.counts.clone(),
             "last": self.last.clone(),
             "ids": self.ids.clone(),
@@ -128,9 +160,8 @@ class PrototypeMemory:
         """Rebuild a memory from ``state_dict``, to the bit: prototypes are not normalised once more."""
         prototypes, counts, known = state["prototypes"], state["counts"], int(state["known"])
         memory = cls(prototypes[:0], known)
-        whole = (
-            prototypes.dtype == torch.float32 and counts.dtype == torch.int64 and counts.shape == prototypes.shape[:1]
-        )
+        kinds = prototypes.dtype in (torch.float32, torch.float16) and counts.dtype == torch.int64
+        whole = kinds and counts.shape == prototypes.shape[:1]
         if not whole or not 0 <= known <= len(prototypes):
             raise DataError(
                 f"saved prototypes {tuple(prototypes.shape)} {prototypes.dtype}, counts {tuple(counts.shape)} "
@@ -144,9 +175,14 @@ class PrototypeMemory:
         memory.next_id = int(state.get("next_id", torch.tensor(len(prototypes))))
         return memory
 
+    @property
+    def _stored(self) -> Tensor:
+        """The prototypes ``(K, D)`` as they are held, a view."""
+        return self._storage[: self._size]
+
     def _grow(self, capacity: int) -> None:
-        storage = torch.empty(capacity, self.feature_size)
-        storage[: self._size] = self.prototypes
+        storage = torch.empty(capacity, self.feature_size, dtype=self._storage.dtype)
+        storage[: self._size] = self._stored
         self._storage = storage
         for name in ("_counts", "_last", "_ids"):
             longer = torch.zeros(capacity, dtype=torch.int64)

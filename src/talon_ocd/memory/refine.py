@@ -105,7 +105,7 @@ def refine(memory: PrototypeMemory, groups: Groups, config: OnlineConfig) -> Non
     enough = sizes >= config.min_group
     ids, sums, sizes = ids[enough], sums[enough], sizes[enough]
     if len(ids):
-        before = memory.prototypes.numpy()[ids].astype(np.float64)
+        before = memory.rows(torch.from_numpy(ids)).numpy().astype(np.float64)
         after = moved(before, sums, sizes, ids < memory.known, config)
         memory.replace(torch.from_numpy(ids), torch.from_numpy(after.astype(np.float32)))
 
@@ -133,7 +133,9 @@ def nudge(memory: PrototypeMemory, slot: int, feature: Tensor, sign: float, conf
     weight = int(memory.counts[slot]) + (config.kappa_known if slot < memory.known else 0.0)
     if weight + sign <= 0.0:
         return
-    raw = weight * memory.prototypes[slot].numpy().astype(np.float64) + sign * feature.numpy().astype(np.float64)
+    raw = weight * memory.rows(torch.tensor(slot)).numpy().astype(np.float64) + sign * feature.numpy().astype(
+        np.float64
+    )
     if float(np.sqrt(raw @ raw)) > 1e-6:
         memory.replace(torch.tensor([slot]), torch.from_numpy(_unit(raw[None]).astype(np.float32)))
 

@@ -16,6 +16,8 @@ from torch import Tensor
 
 PRODUCT = 2**21
 """Similarities a product: they stay in the processor's cache, memory stays bounded, and threads meet seldom."""
+WIDENED = 2**13
+"""Prototypes in half precision that are float32 at a time."""
 GROUP = 32
 """Neighbouring prototypes of which only the nearest is looked at first."""
 
@@ -37,19 +39,24 @@ class Neighbours:
 
 
 def nearest_two(features: Tensor, prototypes: Tensor) -> Neighbours:
-    """Return the two prototypes ``(K, D)`` nearest to each unit feature ``(B, D)``; ties take the smaller id."""
+    """Return the two prototypes ``(K, D)`` nearest to each unit feature ``(B, D)``; ties take the smaller id.
+
+    Prototypes may be in half precision; they count as what they are rounded to.
+    """
     batch, size = len(features), len(prototypes)
     if size == 0:
         return Neighbours(torch.full((batch, 2), -1), torch.full((batch, 2), -torch.inf, dtype=torch.float64))
     features = features.detach()
     step = max(PRODUCT // max(batch, 1), 2)
+    if prototypes.dtype != features.dtype:  # half precision: a product takes a float32 copy of its block
+        step = min(step, WIDENED)
     starts = range(0, size, step)
-    found = [_two_nearest(prototypes[start : start + step] @ features.T) for start in starts]
+    found = [_two_nearest(prototypes[start : start + step].to(features.dtype) @ features.T) for start in starts]
     candidates = np.concatenate([places + start for start, (_, places) in zip(starts, found, strict=True)], axis=1)
     if candidates.shape[1] > 2:
         _, best = two_largest(np.concatenate([values for values, _ in found], axis=1))
         candidates = np.take_along_axis(candidates, best, axis=1)
-    return _rescore(features.numpy(), prototypes.numpy(), candidates)
+    return best_two(features.numpy(), prototypes.numpy(), candidates)
 
 
 def two_largest(values: Floats) -> tuple[Floats, Ints]:
@@ -87,15 +94,21 @@ def _two_nearest(similarities: Tensor) -> tuple[Floats, Ints]:
     return values, np.where(places < 2 * GROUP, inside, places - 2 * GROUP + whole)
 
 
-def _rescore(features: Floats, prototypes: Floats, candidates: Ints) -> Neighbours:
-    """Order the candidates ``(B, 1 or 2)`` by their cosine in float64."""
-    chosen = prototypes.take(candidates, axis=0).astype(np.float64)
+def best_two(features: Floats, prototypes: Floats, candidates: Ints) -> Neighbours:
+    """Return the two best of each feature's candidates ``(B, N)`` by their cosine in float64.
+
+    A candidate of -1 is nobody, one that occurs twice counts once, and ties take the smaller id.
+    """
+    candidates = np.sort(candidates, axis=1)  # the smaller id first: it wins among equal ones
+    chosen = prototypes.take(candidates, axis=0, mode="clip").astype(np.float64)
     similarities = np.einsum("bd,bnd->bn", features.astype(np.float64), chosen)
-    if candidates.shape[1] == 1:
-        candidates = np.pad(candidates, ((0, 0), (0, 1)), constant_values=-1)
+    nobody = candidates < 0
+    nobody[:, 1:] |= candidates[:, 1:] == candidates[:, :-1]
+    similarities[nobody] = -np.inf
+    similarities, places = two_largest(similarities)
+    found = np.take_along_axis(candidates, places, axis=1)
+    found[np.isneginf(similarities)] = -1
+    if found.shape[1] == 1:
+        found = np.pad(found, ((0, 0), (0, 1)), constant_values=-1)
         similarities = np.pad(similarities, ((0, 0), (0, 1)), constant_values=-np.inf)
-    else:
-        (first, second), (one, other) = similarities.T, candidates.T
-        swap = (second > first) | ((second == first) & (other < one))
-        candidates[swap], similarities[swap] = candidates[swap, ::-1], similarities[swap, ::-1]
-    return Neighbours(torch.from_numpy(candidates), torch.from_numpy(similarities))
+    return Neighbours(torch.from_numpy(found), torch.from_numpy(similarities))

@@ -48,7 +48,11 @@ class FeatureStream:
             raise ConfigError("threshold='auto' must be chosen before a stream starts: fit a model, or give a number.")
         self.memory = memory
         self.config = config
-        self.rule: CosineRule | EvidenceRule = CosineRule(float(config.threshold)) if rule is None else rule
+        self.rule: CosineRule | EvidenceRule = (
+            CosineRule(float(config.threshold), config.index_above) if rule is None else rule
+        )
+        if config.half_precision:
+            memory.halve()
         self.bounds = bounds or Bounds()
         self.answered = 0
         self._names = list(names) or [str(category) for category in range(memory.known)]
@@ -87,9 +91,16 @@ class FeatureStream:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
         return self.rule.look(features, self.memory)
 
-    def place(self, features: Tensor) -> Assignment:
-        """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
-        assignment = self.rule.assign(features, self.memory)
+    def place(self, features: Tensor, told: Sequence[int] | None = None) -> Assignment:
+        """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does).
+
+        ``told`` are the categories that were answered, if this is a replay: see ``CosineRule.follow``.
+        """
+        assignment = None
+        if told is not None and isinstance(self.rule, CosineRule):
+            assignment = self.rule.follow(features, self.memory, told)
+        if assignment is None:
+            assignment = self.rule.assign(features, self.memory)
         slots, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
         if assignment.founded.any():
             self.memory.append(features[founded])
@@ -195,6 +206,8 @@ class FeatureStream:
                 f"the saved stream decided by {was}, this one decides by {now}; open it with the threshold it had."
             )
         self.memory = PrototypeMemory.from_state_dict(section(state, "memory"))
+        if self.config.half_precision:
+            self.memory.halve()
         self._groups.load_state_dict(section(state, "groups"))
         self.rule.load_state_dict(section(state, "rule"))
         self.answered = int(state["answered"])
