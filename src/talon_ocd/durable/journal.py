@@ -193,10 +193,11 @@ class Journal:
                 [_row(entry, now, batch, steps) for entry in entries],
             )
             for table, blobs in (
-                ("features", [(e.decision.index, _half(e.feature)) for e in entries]),
-                ("replay", [(e.decision.index, to_bytes(e.replay)) for e in entries]),
+                ("features", _rows_as_bytes([entry.feature for entry in entries], torch.float16)),
+                ("replay", _rows_as_bytes([entry.replay for entry in entries], torch.float32)),
             ):
-                connection.executemany(f"INSERT INTO {table} VALUES (?, ?)", blobs)
+                numbered = zip((entry.decision.index for entry in entries), blobs, strict=True)
+                connection.executemany(f"INSERT INTO {table} VALUES (?, ?)", numbered)
             connection.executemany(
                 "INSERT INTO categories VALUES (?, ?, 1, 1, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                 "answers = answers + 1, members = members + 1, first_idx = coalesce(first_idx, excluded.first_idx), "
@@ -358,11 +359,6 @@ def as_event(row: sqlite3.Row) -> Event:
     )  # fmt: skip
 
 
-def to_bytes(values: Tensor) -> bytes:
-    """Return float32 values as bytes."""
-    return values.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
-
-
 def _connected(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
@@ -393,8 +389,9 @@ def _row(entry: Entry, now: float, batch: int, steps: int) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _half(feature: Tensor) -> bytes:
-    return feature.detach().to("cpu", torch.float16).contiguous().numpy().tobytes()
+def _rows_as_bytes(rows: Sequence[Tensor], kind: torch.dtype) -> list[bytes]:
+    """Return each of some tensors of one shape as bytes; they are converted together, which costs hardly more than one."""
+    return [row.tobytes() for row in torch.stack(list(rows)).detach().to("cpu", kind).numpy()]
 
 
 def _from_half(data: bytes) -> np.ndarray:
