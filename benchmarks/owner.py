@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--prototypes", type=int, default=10_000)
     parser.add_argument("--size", type=int, default=768, help="D, dimensions of the features")
     parser.add_argument("--batch", type=int, default=256, help="features that are answered at once, and an adaptation")
-    parser.add_argument("--batches", type=int, default=40, help="of each of the two passes")
+    parser.add_argument("--batches", type=int, default=24, help="of each of the two passes")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", help="some of the rows, with commas: talon, journal, evidence, encoder")
     parser.add_argument("--output", "-o", type=Path)
@@ -153,7 +153,7 @@ def owner_row(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
         batches = [queries(memory, chosen.batch, 1000 + seed) for seed in range(2 * chosen.batches + 1)]
         answer(batches.pop(), 0)  # a first turn that doesn't count
         timings = beside_product(stream, answer, batches[: chosen.batches])
-        watch = Stopwatch()
+        watch, before = Stopwatch(), memory.size
         with watch.watching(), watch:
             for features in batches[chosen.batches :]:
                 with watch.part("bookkeeping"):
@@ -164,7 +164,7 @@ def owner_row(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
                 part: round(1e6 * seconds / (chosen.batches * chosen.batch), 2)
                 for part, seconds in sorted(watch.seconds.items(), key=lambda pair: -pair[1])
             },
-            "prototypes_at_the_end": memory.size,
+            "prototypes": (before + memory.size) // 2,
             **facts(),
         }
 
@@ -259,29 +259,45 @@ def sources(first: int, number: int) -> list[str]:
     return [f"camera-0042/2026-11-16/{first + at:09d}.jpg" for at in range(number)]
 
 
-def encoder_row(batch: int = 32, repeats: int = 8) -> dict[str, Any]:
-    """Return how many images a second one process decodes and encodes: EfficientNet-Lite0, JPEGs of 640 x 480."""
+def encoder_row(batch: int = 64, repeats: int = 6) -> dict[str, Any]:
+    """Return what one process makes of images a second: EfficientNet-Lite0, JPEGs of 640 x 480.
+
+    ``learning`` is an owner in mode exact that adapts its encoder: it runs the head, decides and takes the step.
+    """
     backbone = EfficientNetLite0.pretrained()
-    random = np.random.default_rng(0)
-    coarse = Image.fromarray(random.integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
     file = io.BytesIO()
     coarse.resize((640, 480), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
     item = memory_item(file.getvalue(), "made-up.jpg")
-
-    def decode() -> Callable[[], object]:
-        return lambda: [backbone.preprocessing.loaded(item) for _ in range(batch)]
-
-    def encode() -> Callable[[], object]:
-        canvases = [backbone.preprocessing.loaded(item)] * batch
-        return lambda: backbone(backbone.preprocessing.pixels(canvases))
-
+    canvases = [backbone.preprocessing.loaded(item)] * batch
     with torch.no_grad():
-        timings = interleaved({"decode": decode, "encode": encode}, repeats)
+        hidden = backbone.trunk(backbone.preprocessing.pixels(canvases))
+    config = OnlineConfig(threshold=THRESHOLD, adapt=("prototypes", "encoder"), adapt_every=batch)
+    stream = DiscoveryStream(backbone, filled(100, backbone.feature_size), config)
+
+    def trunk() -> None:
+        with torch.no_grad():
+            backbone.trunk(backbone.preprocessing.pixels(canvases))
+
+    def head() -> None:
+        with torch.no_grad():
+            backbone.head(hidden)
+
+    def learning() -> None:
+        stream.observe_hidden(hidden, sources(stream.answered, batch))
+
+    def decode() -> None:
+        for _ in range(batch):
+            backbone.preprocessing.loaded(item)
+
+    works = {"decode": lambda: decode, "trunk": lambda: trunk, "head": lambda: head, "learning": lambda: learning}
+    timings = interleaved(works, repeats)
     return {
         **{which: rates(timing, batch) for which, timing in timings.items()},
         "jpeg_bytes": len(file.getvalue()),
         "hidden_bytes": 4 * int(np.prod(backbone.hidden_shape)),
         "feature_bytes": 4 * backbone.feature_size,
+        "head_bytes": sum(value.nbytes for value in stream.adapter.state_dict().values()),
     }
 
 

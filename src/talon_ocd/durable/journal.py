@@ -390,7 +390,7 @@ def _row(entry: Entry, now: float, batch: int, steps: int) -> tuple[Any, ...]:
 
 
 def _rows_as_bytes(rows: Sequence[Tensor], kind: torch.dtype) -> list[bytes]:
-    """Return each of some tensors of one shape as bytes; they are converted together, which costs hardly more than one."""
+    """Return each of some tensors of one shape as bytes; together they cost hardly more than one does."""
     return [row.tobytes() for row in torch.stack(list(rows)).detach().to("cpu", kind).numpy()]
 
 
