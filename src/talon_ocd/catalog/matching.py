@@ -25,8 +25,6 @@ EXEMPLARS = 16
 """Stored features of a category that vote: its newest ones."""
 BLOCK = 512
 """Categories of one site that are compared with all of the other at once."""
-
-
 SURE, ASKED = 0.5, 0.25
 """Share of exemplars, of both sides, from which on nobody is asked; of one side, below which nobody is asked either."""
 LEAST_EXEMPLARS = 4
@@ -57,7 +55,8 @@ class Match:
     Attributes:
         first: of an earlier site, as it is by now.
         second: of the site that is matched.
-        score: log-odds that they are one, in nats, or cosine above the threshold.
+        score: log-odds that they are one, in nats, or by how much the cosine of their centres is above the threshold.
+        unit: of the score: ``log-odds`` or ``cosine``.
         votes: share of the second one's exemplars that the first one's site would answer with the first one, and of the
             first one's that the second one's site would answer with the second one.
         exemplars: how many have voted, second one's first.
@@ -68,6 +67,7 @@ class Match:
     first: int
     second: int
     score: float
+    unit: str
     votes: tuple[float, float]
     exemplars: tuple[int, int]
     verdict: Verdict
@@ -78,7 +78,10 @@ class Voter(Protocol):
     """A site that can be asked."""
 
     def answers(self, features: Tensor) -> Sequence[int]:
-        """Return what it would answer to unit features ``(N, D)``, each as if it came next, in ids of the join."""
+        """Return what it would answer to unit features ``(N, D)``, each as if it came next.
+
+        In ids of the join; -1 for a new one.
+        """
 
 
 def groups(catalog: CatalogReader, stream: FeatureStream, ids: Sequence[int]) -> list[Group]:
@@ -168,7 +171,7 @@ class Matcher:
     def _match(self, first: Group, second: Group, score: float) -> Match:
         there, back = self._votes(first, second), self._votes(second, first)
         votes = there[0], back[0]
-        facts = (first.end, second.end, score, votes, (there[1], back[1]))
+        facts = (first.end, second.end, score, self._stream.rule.unit, votes, (there[1], back[1]))
         names = self._name(first), self._name(second)
         fewest = min(there[1], back[1])
         alike = score >= 0.0 and max(votes) >= ASKED and fewest >= SUPPORT
@@ -195,8 +198,8 @@ class Matcher:
         voter = self._voters[max(sites, key=sites.count)]
         if not len(features):
             return 0.0, 0
-        found = voter.answers(features)
-        return sum(answer in asked.members for answer in found) / len(found), len(found)
+        found = [self._catalog.resolve(answer) if answer >= 0 else answer for answer in voter.answers(features)]
+        return found.count(asked.end) / len(found), len(found)
 
     def _exemplars(self, group: Group) -> Tensor:
         journal = self._catalog.journal

@@ -16,7 +16,7 @@ from talon_ocd.catalog import Catalog
 from talon_ocd.catalog.joining import SUMMARY, Answer, Ask, Joined, Settled, join
 from talon_ocd.catalog.matching import Match
 from talon_ocd.catalog.open_sites import demand_model
-from talon_ocd.catalog.sites import Sites
+from talon_ocd.catalog.sites import Site, Sites
 from talon_ocd.cli import choices
 from talon_ocd.cli.category_files import ByOption
 from talon_ocd.durable import Journal, Pictures
@@ -122,10 +122,7 @@ def _picture(pictures: Pictures, index: int, folder: Path) -> str | None:
 
 def _tell(joined: Joined, output: Path) -> None:
     for site in joined.sites:
-        ids = f"ids {site.known} to {site.until - 1}" if site.until > site.known else "nothing discovered"
-        moved = f" are {site.known + site.shift} to {site.until - 1 + site.shift} here" if site.shift else ""
-        moved = moved if site.until > site.known else ""
-        _say(f"{site.site}: {site.answers} answers from {site.first} on; {ids}{moved}")
+        _say(f"{site.site}: {site.answers} answers from {site.first} on; {_ids(site)}")
     for name in joined.busy:
         _say(f"{name} is in use: what it had answered a moment ago was taken, what it answers now is not here")
     for name, keys in joined.keys.items():
@@ -148,6 +145,14 @@ def _tell(joined: Joined, output: Path) -> None:
         _say(f"the same? talon categories similar -s {display(output)}")
 
 
+def _ids(site: Site) -> str:
+    """Say what became of a site's ids."""
+    if site.until == site.known:
+        return "nothing discovered"
+    moved = f" are {site.known + site.shift} to {site.until - 1 + site.shift} here" if site.shift else ""
+    return f"ids {site.known} to {site.until - 1}{moved}"
+
+
 def _tell_pairs(what: str, settled: list[Settled]) -> None:
     if not settled:
         return
@@ -161,7 +166,8 @@ def _tell_pairs(what: str, settled: list[Settled]) -> None:
 
 def _score(match: Match) -> str:
     there, back = match.votes
-    return f"score {match.score:+.2f}, {there:.0%} and {back:.0%} of their images"
+    unit = "log-odds" if match.unit == "log-odds" else "cosine above the threshold"
+    return f"{unit} {match.score:+.2f}, {there:.0%} and {back:.0%} of their images"
 
 
 def _say(text: str) -> None:
