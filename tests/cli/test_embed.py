@@ -136,6 +136,7 @@ def test_vectors_of_other_spaces_are_refused(features: Path, known_folder: Path,
     assert "--aspect is for pictures" in refused("fit", features, "-o", tmp_path / "m", "--aspect", "keep")
     assert "can't be embedded once more" in refused("embed", features, "-o", tmp_path / "twice.parquet", *TINY)
     assert "has no encoder" in refused("embed", known_folder, "-o", tmp_path / "n.parquet", "-m", tmp_path / "model")
+    assert "--device 'nonsense' can't be used" in refused("fit", features, "-o", tmp_path / "m", "--device", "nonsense")
     assert "a .parquet file" in refused("embed", tmp_path, "-o", tmp_path / "no.npz")
 
 

@@ -40,4 +40,5 @@ def test_ray_writes_the_file_of_one_process(
 def test_options_of_ray_are_for_ray(known_folder: Path, tmp_path: Path) -> None:
     words = ("embed", known_folder, "-o", tmp_path / "f.parquet", "-m", "tiny-vit")
     assert "are for --engine ray" in refused(*words, "--encoders", 2)
+    assert "give --gpus-per-encoder" in refused(*words, "--engine", "ray", "--device", "cuda")
     assert talon(*words, "--engine", "dask").code == 2

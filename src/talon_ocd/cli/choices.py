@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 
@@ -69,6 +70,16 @@ def backbone_from(
     if given:
         raise ConfigError(f"--{next(iter(given)).replace('_', '-')} is for pictures; embeddings are taken as they are.")
     return Vectors.of(vectors, trainable=True)
+
+
+def checked_device(name: str) -> str:
+    """Return the name of a device if this machine has it; else refuse it."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"--device {name!r} can't be used here ({reason}); use cpu.") from error
+    return name
 
 
 def config_from(preset: str, family: str, file: Path | None, settings: list[str] | None, **flags: Any) -> TalonConfig:

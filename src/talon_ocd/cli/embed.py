@@ -50,8 +50,10 @@ def embed(
         raise ConfigError(f"--output {display(output)}: an archive is a .parquet file; name it so.")
     ours = (RaySettings.mode, RaySettings.staleness)  # these two are for streams
     spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, *ours)
+    if spread is not None and device != "cpu":
+        raise ConfigError(f"--device {device} is for this process; with --engine ray, give --gpus-per-encoder.")
     make_folder(output.parent)
-    encoder = _encoder(model, image_size, aspect).to(device)
+    encoder = _encoder(model, image_size, aspect).to(choices.checked_device(device))
     source, progress = engines.listed(data, None), progress_for(choices.err, quiet)
     archive = write_archive(output, source, encoder, engine=_on(spread, encoder), half=half, progress=progress)
     _tell(archive, encoder)

@@ -57,7 +57,7 @@ def fit(
 
     On several processes: torchrun --nproc-per-node N -m talon_ocd fit ...
     """
-    with joined(device) as processes, _told_once(processes):
+    with joined(choices.checked_device(device)) as processes, _told_once(processes):
         with processes.together():
             source = labelled(data, column=column)
             vectors = source.facts if isinstance(source, VectorSource) else None

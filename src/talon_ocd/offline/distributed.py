@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,6 +129,8 @@ class Processes:
 
     def data_parallel(self, module: nn.Module, device: torch.device) -> nn.Module:
         """Return ``module`` with gradients that are the mean over the processes, and the first one's weights."""
+        # Gradients of depthwise convolutions come in another layout, which costs a copy of a few kilobytes.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         ids = [device] if device.type == "cuda" else None
         return DistributedDataParallel(module, device_ids=ids)
 
