@@ -122,7 +122,7 @@ def test_small_moves_leave_the_graph_alone_until_they_add_up() -> None:
         side = F.normalize(side - (side * here).sum(dim=1, keepdim=True) * here, dim=1)
         memory.replace(slots, np.cos(step) * here + np.sin(step) * side)
         assert len(graph_of(memory)._moved) == (0 if count < 4 else 40)
-        assert torch.equal(graph_of(memory).nearest_two(here, memory._stored, TAU).ids, memory.nearest(here).ids)
+        assert torch.equal(graph_of(memory).nearest_two(here, memory.stored, TAU).ids, memory.nearest(here).ids)
 
 
 def test_retired_categories_are_never_proposed() -> None:
@@ -236,6 +236,7 @@ def test_following_takes_what_was_told_unless_it_can_not_be() -> None:
     assert rule.follow(features, memory, [6, 30, 8, 30]) is None  # too far away
     assert rule.follow(features, memory, [5, 31, 8, 31]) is None  # not the next id
     assert rule.follow(features, memory, [0, 30, 8, 30]) is None  # retired
+    assert rule.follow(unit_rows(2, 4), memory, [31, 30]) is None  # founded out of order
     assert CosineRule(TAU).follow(features, memory, [5, 30, 8, 30]) is None  # exact search must come to the same
 
 

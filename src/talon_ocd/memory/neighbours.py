@@ -31,11 +31,11 @@ CONNECTIVITY = 16
 """Links of a prototype in the graph; twice as many on its lowest layer."""
 INSERT = 64
 """Prototypes looked at to find the links of one that goes in."""
-FIRST_LOOK, SECOND_LOOK = 64, 256
+FIRST_LOOK, SECOND_LOOK = 64, 512
 """Prototypes of the graph that are looked at for a feature, and for one that is about to found a category."""
 CANDIDATES = 8
 """Candidates that are scored exactly."""
-CLOSE = 0.005
+CLOSE = 0.002
 """Cosines that differ by less are too close to rely on the graph."""
 FAR = 0.1
 """Angle in radians that a prototype may move before it is put into the graph anew."""

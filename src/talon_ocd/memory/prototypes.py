@@ -58,7 +58,12 @@ class PrototypeMemory:
     @property
     def prototypes(self) -> Tensor:
         """The unit prototypes ``(K, D)``: a view, a copy in half precision; change them through ``replace``."""
-        return self._stored.float()
+        return self.stored.float()
+
+    @property
+    def stored(self) -> Tensor:
+        """The prototypes ``(K, D)`` as they are held, in single or half precision; a view."""
+        return self._storage[: self._size]
 
     @property
     def counts(self) -> Tensor:
@@ -86,7 +91,7 @@ class PrototypeMemory:
 
     def nearest(self, features: Tensor) -> Neighbours:
         """Return the two nearest categories of unit features ``(B, D)``; changes nothing."""
-        return nearest_two(features, self._stored)
+        return nearest_two(features, self.stored)
 
     def nearest_for(self, features: Tensor, threshold: float, index_above: int) -> Neighbours:
         """Return the two nearest categories, as far as a decision at ``threshold`` needs them.
@@ -94,13 +99,14 @@ class PrototypeMemory:
         With ``index_above`` categories or more an index finds candidates, unless ``index_above`` is 0: see
         ``neighbours.py``. With fewer, and without usearch, it is ``nearest``.
         """
-        if not self.is_large(index_above):
-            return self.nearest(features)
+        index = self.index() if self.is_large(index_above) else None
+        return self.nearest(features) if index is None else index.nearest_two(features, self.stored, threshold)
+
+    def index(self) -> CandidateIndex | None:
+        """Return the index, which fills itself search by search; ``None`` without usearch."""
         if self._index is None:
             self._index = CandidateIndex.create(self.feature_size)
-        if self._index is None:
-            return self.nearest(features)
-        return self._index.nearest_two(features, self._stored, threshold)
+        return self._index
 
     def is_large(self, index_above: int) -> bool:
         """Are there so many categories that an index finds candidates? 0 is never."""
@@ -147,7 +153,7 @@ class PrototypeMemory:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as tensors, ready for safetensors."""
         return {
-            "prototypes": self._stored.clone(),
+            "prototypes": self.stored.clone(),
             "counts": self.counts.clone(),
             "last": self.last.clone(),
             "ids": self.ids.clone(),
@@ -175,14 +181,9 @@ class PrototypeMemory:
         memory.next_id = int(state.get("next_id", torch.tensor(len(prototypes))))
         return memory
 
-    @property
-    def _stored(self) -> Tensor:
-        """The prototypes ``(K, D)`` as they are held, a view."""
-        return self._storage[: self._size]
-
     def _grow(self, capacity: int) -> None:
         storage = torch.empty(capacity, self.feature_size, dtype=self._storage.dtype)
-        storage[: self._size] = self._stored
+        storage[: self._size] = self.stored
         self._storage = storage
         for name in ("_counts", "_last", "_ids"):
             longer = torch.zeros(capacity, dtype=torch.int64)

@@ -97,6 +97,8 @@ class CosineRule:
             return None
         ids = np.array([*slots, *range(memory.size, memory.size + len(new))], np.int64)[places]
         founders = [told.index(category) for category in new]
+        if founders != sorted(founders):
+            return None
         rows = np.concatenate([memory.rows(torch.tensor(slots, dtype=torch.int64)).numpy(), features[founders].numpy()])
         cosines: Floats = np.einsum("bd,bd->b", features.numpy().astype(np.float64), rows[places].astype(np.float64))
         if (cosines < self.threshold - ROUNDING).any():
