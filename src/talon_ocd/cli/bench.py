@@ -18,7 +18,11 @@ from talon_ocd.benchmarks.result import Result
 from talon_ocd.benchmarks.sizes import Sizes
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
+from talon_ocd.errors import ConfigError
 from talon_ocd.saved import make_folder, write_files
+from talon_ocd.scale.costs import BOUNDARY, Costs, held_by_each
+from talon_ocd.scale.pool import Outcome, Pool
+from talon_ocd.scale.simulation import simulate
 
 app = typer.Typer(help="Benchmarks: ratios taken in one run.", no_args_is_help=True)
 
@@ -61,6 +65,74 @@ def speed(
         typer.echo(text)
     else:
         _tell(results, content)
+
+
+@app.command("scale")
+def scale(
+    encoders: Annotated[int, typer.Option("--encoders", min=1, help="Processes that encode.")] = 64,
+    encoder_rate: Annotated[
+        float | None,
+        typer.Option("--encoder-rate", help="Images a second of one encoder; left out: of one core, as measured."),
+    ] = None,
+    owners: Annotated[int, typer.Option("--owners", min=1, help="Owners that divide the feature space.")] = 1,
+    prototypes: Annotated[int, typer.Option("--prototypes", min=0, help="Categories in all memories.")] = 10_000,
+    size: Annotated[int, typer.Option("--size", min=1, help="Numbers of a feature.")] = 768,
+    journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Are answers written down?")] = True,
+    waiting: Annotated[
+        int | None,
+        typer.Option("--waiting", min=0, help="Batches that may wait for the owners; left out: 4 for each encoder."),
+    ] = None,
+    stragglers: Annotated[
+        float, typer.Option("--stragglers", help="Share of batches that take 4 times as long.")
+    ] = 0.01,
+    failures: Annotated[float, typer.Option("--failures", help="Share of batches at which an encoder dies.")] = 0.0005,
+    batches: Annotated[int, typer.Option("--batches", min=1, help="Length of the stream, 256 images each.")] = 4000,
+    seed: Annotated[int, typer.Option("--seed", help="Of times and failures.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Simulate many encoders and the owners of the memory, from costs that were measured on one core."""
+    costs = Costs()
+    rate = costs.encoder_rate if encoder_rate is None else encoder_rate
+    if rate <= 0:
+        raise ConfigError(f"--encoder-rate {rate:g}: give images a second, more than 0.")
+    pool = Pool(
+        encoders=encoders,
+        batches=batches,
+        trunk_seconds=Pool.batch / rate,
+        owner_seconds=Pool.batch * costs.owner_seconds(held_by_each(prototypes, owners), size, journal),
+        jitter=0.2,
+        stragglers=stragglers,
+        straggle=4.0,
+        failures=failures,
+        at_the_owner=4 * encoders if waiting is None else waiting,
+        shares=(1.0 / owners,) * owners,
+        boundary=BOUNDARY if owners > 1 else 0.0,
+        exchange_seconds=0.001 if owners > 1 else 0.0,
+        seed=seed,
+    )
+    outcome = simulate(pool)
+    if as_json:
+        typer.echo(json.dumps({"pool": dataclasses.asdict(pool), "outcome": dataclasses.asdict(outcome)}, indent=2))
+    else:
+        _tell_scale(pool, outcome)
+
+
+def _tell_scale(pool: Pool, outcome: Outcome) -> None:
+    table = Table(title="A simulated pool", box=SIMPLE, title_justify="left", show_header=False, padding=(0, 1, 0, 0))
+    lines = {
+        "images a second": f"{outcome.images_a_second:,.0f}",
+        "encoders could make": f"{pool.encoders * pool.batch / pool.trunk_seconds:,.0f}",
+        "owners could take": f"{len(pool.shares) * pool.batch / (pool.owner_seconds * (1.0 + pool.boundary)):,.0f}",
+        "busiest owner at work": f"{max(outcome.owner_busy):.1%} of the time",
+        "encoders at work": f"{outcome.encoder_busy:.1%} of the time",
+        "batches under way": f"{outcome.most_under_way} at most, {pool.most_under_way} allowed",
+        "batches waiting for owners": f"{outcome.most_waiting} at most",
+        "seconds to the answer": f"{outcome.latency['p50']:.2f} median, {outcome.latency['p99']:.2f} for 99 %",
+        "batches done again": str(outcome.redone),
+    }
+    for name, value in lines.items():
+        table.add_row(name, value)
+    choices.out.print(table)
 
 
 def _content(results: list[Result], seconds: float, load: list[float] | None) -> dict[str, Any]:
