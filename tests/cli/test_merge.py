@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from talon_ocd import Talon
 from talon_ocd.catalog import Catalog
 from talon_ocd.durable import Journal, Pictures
 from tests import tiny
 from tests.cli.running import refused, talon
+from tests.service.running import running
 
 UNSURE = 6.0
 """Nats of ``--finer``: small pieces of classes, some of which look alike."""
@@ -82,6 +84,17 @@ def test_it_asks_where_it_is_unsure(sites: Path, tmp_path: Path) -> None:
     found = catalog(tmp_path / "yes")
     assert found.resolve(second) == first
     assert found.history()[0].actor == "Ada"
+
+
+def test_the_service_goes_on_with_a_joined_stream_and_asks_first_what_is_open(
+    sites: Path, model: Path, tmp_path: Path
+) -> None:
+    assert talon("merge", sites / "a", sites / "b", "-o", tmp_path / "c").code == 0
+    left = [{pair["first"], pair["second"]} for pair in pairs(tmp_path / "c", "later")]
+    with running(Talon.from_pretrained(model), tmp_path / "c") as service:
+        shown = service.client().get("/v1/suggestions").json["items"]
+        assert [{item["first"]["id"], item["second"]["id"]} for item in shown[: len(left)]] == left
+        assert service.client().get("/v1/categories/0").json["count"] > 0
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
