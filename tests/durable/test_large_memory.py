@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from talon_ocd import Talon
-from talon_ocd.durable import DurableStream
+from talon_ocd.config import OnlineConfig
+from talon_ocd.durable import DurableStream, fingerprint
 from talon_ocd.durable.journal import JOURNAL
 from talon_ocd.errors import StreamError
 from talon_ocd.memory import CandidateIndex, neighbours
@@ -72,10 +73,20 @@ def test_a_journal_that_names_a_category_too_far_away_is_refused(tmp_path: Path)
 
 
 def test_streams_from_before_there_was_an_index_go_on() -> None:
-    talon = fitted()
-    before = talon.fingerprint()
-    for changes, same in (({"index_above": 0}, True), ({"half_precision": True}, False)):
-        settings = talon.config
-        talon.config = replace(settings, online=replace(settings.online, **changes))
-        assert (talon.fingerprint() == before) is same
+    talon, settings = fitted(), fitted().config
+    try:
+        talon.config = replace(settings, online=OnlineConfig())
+        facts = {
+            "names": talon.names,
+            **{part: talon.config.to_dict()[part] for part in ("online", "evidence", "guard")},
+        }
+        del facts["online"]["index_above"], facts["online"]["half_precision"]
+        assert talon.evidence is not None
+        states = (talon.backbone, talon.memory, talon.evidence, talon.probe)
+        before = fingerprint(facts, *({} if part is None else part.state_dict() for part in states))
+        assert talon.fingerprint() == before
+        for changes in ({"index_above": 0}, {"half_precision": True}):
+            talon.config = replace(settings, online=OnlineConfig(**changes))
+            assert talon.fingerprint() != before
+    finally:
         talon.config = settings

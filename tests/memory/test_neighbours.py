@@ -41,8 +41,9 @@ def around(centres: Tensor, noise: float, seed: int) -> Tensor:
 def indexed(prototypes: Tensor) -> PrototypeMemory:
     """Return a memory whose prototypes are in the graph, but for a few."""
     memory = PrototypeMemory(prototypes)
-    for _ in range(len(prototypes) // neighbours.AT_ONCE + 1):
-        memory.nearest_for(prototypes[:1], TAU, 1)
+    graph = memory.index()
+    assert graph is not None
+    graph.catch_up(memory.stored, len(prototypes), neighbours.WAITING)
     return memory
 
 
@@ -84,6 +85,14 @@ def test_below_the_crossover_there_is_no_index() -> None:
     assert graph_of(memory).indexed == 20 - neighbours.WAITING
 
 
+def test_it_fills_itself_search_by_search() -> None:
+    memory = PrototypeMemory(unit_rows(100, 0))
+    for filled in (24, 48, 72, 92, 92):
+        agree(memory, unit_rows(3, filled))
+        assert graph_of(memory).indexed == filled
+    assert memory.nearest_for(unit_rows(0, 0), TAU, 1).ids.shape == (0, 2)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.2, 1.2))
 def test_streams_answer_as_with_exact_search(seed: int, noise: float) -> None:
@@ -100,15 +109,15 @@ def test_streams_answer_as_with_exact_search(seed: int, noise: float) -> None:
     assert answers[0] == answers[1]
 
 
-def test_what_moves_far_is_found_where_it_is() -> None:
+@pytest.mark.parametrize(("at_once", "outside"), [(0, 100), (8, 0)])
+def test_what_moves_far_is_found_where_it_is(at_once: int, outside: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "AT_ONCE", at_once)
     prototypes = unit_rows(2000, 0)
     memory = indexed(prototypes)
     slots, places = torch.arange(0, 100), unit_rows(100, 5)
     memory.replace(slots, places)
     agree(memory, around(places, 0.3, 6))
-    for _ in range(3):
-        agree(memory, around(places, 0.3, 7))
-    assert len(graph_of(memory)._moved) <= neighbours.WAITING
+    assert len(graph_of(memory)._moved) == outside
     agree(memory, around(prototypes[:100], 0.3, 8))
 
 

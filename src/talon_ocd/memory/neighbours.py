@@ -41,8 +41,8 @@ FAR = 0.1
 """Angle in radians that a prototype may move before it is put into the graph anew."""
 WAITING = 1024
 """Prototypes that may wait outside: new ones still move much."""
-AT_ONCE = 512
-"""Most prototypes that go in at one search."""
+AT_ONCE = 8
+"""Most prototypes that go in for every feature that is searched for."""
 
 
 class CandidateIndex:
@@ -76,7 +76,7 @@ class CandidateIndex:
 
     def nearest_two(self, features: Tensor, prototypes: Tensor, threshold: float) -> Neighbours:
         """Return the two prototypes ``(K, D)`` nearest to unit features ``(B, D)``, for decisions at ``threshold``."""
-        self.catch_up(prototypes, AT_ONCE, WAITING)
+        self.catch_up(prototypes, AT_ONCE * len(features), WAITING)
         features = features.detach()
         wide, rows = features.numpy(), prototypes.numpy()
         waiting = self._nearest_waiting(features, prototypes)
@@ -138,7 +138,7 @@ class CandidateIndex:
     def _propose(self, features: Floats, look: int) -> Ints:
         """Return candidates' slots ``(B, CANDIDATES)``; -1 where there are fewer."""
         found = np.full((len(features), CANDIDATES), -1)
-        if self.indexed:
+        if self.indexed and len(features):
             self._graph.expansion_search = look
             matches = self._graph.search(features, CANDIDATES, threads=1)
             keys = np.atleast_2d(matches.keys)  # one feature has a row of its own, which is no longer than it must be
