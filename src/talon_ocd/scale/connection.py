@@ -36,14 +36,15 @@ def _join(settings: RaySettings) -> None:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if settings.address is None:
         os.environ.setdefault("RAY_worker_niceness", "0")  # encoders are what this machine is for, not a side job
-        ray.init(num_cpus=settings.encoders or os.cpu_count(), include_dashboard=False, **quiet)
+        cpus = settings.encoders or os.cpu_count()
+        ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)  # "local": never somebody else's
         return
     try:
         ray.init(address=settings.address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"--address {settings.address}: no Ray answers there ({error}); start one with `ray start --head`, or "
-            "leave --address out to use this machine alone."
+            f"--address {settings.address}: this Ray can't be joined ({error}); check that it runs and lets you in, "
+            "start one with `ray start --head`, or leave --address out to use this machine alone."
         ) from error
 
 
