@@ -41,11 +41,11 @@ def load_canvases(
     """Yield every item with its canvas, or with the reason why it has none, in order.
 
     A sequence is decoded ahead by ``workers`` threads (0: none). A lazy iterable, such as standard input, is
-    taken one by one: each image comes out before the next one is asked for.
+    taken one by one: each image comes out before the next one is asked for; so are vectors, which need no decoding.
     """
     if workers < 0:
         raise ConfigError(f"workers={workers} must be 0 (no threads) or more.")
-    if workers == 0 or not isinstance(items, Sequence):
+    if workers == 0 or not isinstance(items, Sequence) or not preprocessing.shows_pictures:
         return ((item, _load(item, preprocessing, limits)) for item in items)
     return _ahead(items, preprocessing, limits, workers)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from talon_ocd.errors import ConfigError, DataError, ImageError, nearest
 from talon_ocd.images.decode import LIMITS, Limits, decode
-from talon_ocd.images.items import Embedded, ImageItem, ImageSource, Skipped, display, file_key
+from talon_ocd.images.items import ImageItem, ImageSource, Skipped, display, file_key
 from talon_ocd.images.transforms import Preprocessing
 
 SUFFIXES = (".parquet",)
@@ -73,10 +73,10 @@ class VectorPreprocessing(Preprocessing):
 
     def loaded(self, item: ImageItem, limits: Limits = LIMITS) -> Tensor:
         """Return the vector ``(size,)`` of an image; raises `ImageError`."""
-        if not isinstance(item.payload, Embedded):
+        if not isinstance(item.payload, VectorRow):
             raise ImageError(item.source, "is a picture, and this model was fitted on embeddings; run `talon embed`.")
         vector = item.payload.vector()
-        if vector is None or vector.shape != (self.size,) or not vector.isfinite().all() or not vector.any():
+        if vector is None or len(vector) != self.size:
             raise ImageError(item.source, f"has no vector of {self.size} numbers with a direction; embed it again.")
         return vector
 
@@ -109,7 +109,7 @@ class VectorFile:
         return self._starts[-1]
 
     def vector(self, row: int) -> Tensor | None:
-        """Return a row's vector ``(size,)``; ``None`` if it has none, or one of another size."""
+        """Return a row's vector ``(size,)``; ``None`` if it has none, or one of another size or without direction."""
         group = bisect_right(self._starts, row) - 1
         with self._lock:
             rows = self._held.get(group)
@@ -119,7 +119,7 @@ class VectorFile:
                     self._held.pop(next(iter(self._held)))
                 self._held[group] = rows
         vector = rows[row - self._starts[group]]
-        return None if np.isnan(vector).all() else torch.from_numpy(vector.copy())
+        return None if np.isnan(vector[0]) else torch.from_numpy(vector.copy())
 
     def texts(self, columns: Sequence[str]) -> Iterator[tuple[str | None, ...]]:
         """Yield the values of some columns as text, row by row."""
@@ -129,6 +129,7 @@ class VectorFile:
             yield from zip(*([_text(value) for value in column] for column in values), strict=True)
 
     def _read(self, group: int) -> Rows:
+        """Return the vectors of a row group; what can't be used is NaN."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -140,6 +141,7 @@ class VectorFile:
         rows = np.full((len(lists), size), np.nan, np.float32)
         values = pc.list_flatten(lists.filter(pa.array(right))).to_numpy(zero_copy_only=False)
         rows[right] = values.reshape(-1, size)
+        rows[~(np.isfinite(rows).all(axis=1) & rows.any(axis=1))] = np.nan
         return rows
 
     def _facts(self, schema: Any) -> VectorFacts:
