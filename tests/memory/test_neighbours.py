@@ -22,6 +22,7 @@ from talon_ocd.online.rules import CosineRule
 pytest.importorskip("usearch", reason="the index needs usearch: pip install 'talon-ocd[index]'")
 SIZE = 24
 TAU = 0.7
+LITTLE = neighbours.CLOSE / 2
 
 
 @pytest.fixture(autouse=True)
@@ -165,9 +166,9 @@ def at_cosine(direction: Tensor, cosine: float, side: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("missed", "second", "corrected"),
     [
-        (TAU + 0.001, TAU - 0.001, True),  # just below the threshold: exact search finds the one above it
-        (TAU + 0.1, TAU + 0.001, True),  # just above
-        (0.951, 0.95, False),  # far above, and nothing else is close: what the graph misses goes unnoticed
+        (TAU + LITTLE, TAU - LITTLE, True),  # just below the threshold: exact search finds the one above it
+        (TAU + 0.1, TAU + LITTLE, True),  # just above
+        (0.96, 0.95, False),  # far above, and nothing else is close: what the graph misses goes unnoticed
     ],
 )
 def test_close_to_the_threshold_exact_search_decides(
@@ -185,12 +186,23 @@ def test_close_to_the_threshold_exact_search_decides(
 
 def test_between_close_candidates_exact_search_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = torch.eye(SIZE)
-    three = [at_cosine(axes[0], cosine, axes[place]) for cosine, place in ((0.952, 1), (0.951, 2), (0.95, 3))]
+    three = [at_cosine(axes[0], 0.95 - place * LITTLE, axes[place]) for place in (1, 2, 3)]
     memory = PrototypeMemory(torch.cat([torch.stack(three), axes[4:20]]))
     memory.nearest_for(axes[4:5], TAU, 1)
     graph = misled(memory, monkeypatch, {0})
     assert memory.nearest_for(axes[:1], TAU, 1).ids.tolist() == [[0, 1]]
     assert graph.exact_rows == 1
+
+
+def test_before_a_category_is_founded_the_graph_is_searched_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    prototypes = unit_rows(500, 0)
+    memory = indexed(prototypes)
+    looks: list[tuple[int, int]] = []
+    graph = graph_of(memory)
+    propose = graph._propose
+    monkeypatch.setattr(graph, "_propose", lambda wide, look: (looks.append((len(wide), look)), propose(wide, look))[1])
+    agree(memory, torch.cat([around(prototypes[:5], 0.1, 1), unit_rows(3, 2)]), threshold=0.95)
+    assert looks == [(8, neighbours.FIRST_LOOK), (3, neighbours.SECOND_LOOK)]
 
 
 def test_the_same_calls_give_the_same_graph() -> None:

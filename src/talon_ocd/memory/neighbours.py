@@ -35,7 +35,7 @@ FIRST_LOOK, SECOND_LOOK = 64, 512
 """Prototypes of the graph that are looked at for a feature, and for one that is about to found a category."""
 CANDIDATES = 8
 """Candidates that are scored exactly."""
-CLOSE = 0.002
+CLOSE = 0.0005
 """Cosines that differ by less are too close to rely on the graph."""
 FAR = 0.1
 """Angle in radians that a prototype may move before it is put into the graph anew."""

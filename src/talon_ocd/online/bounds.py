@@ -33,6 +33,10 @@ class Bounds:
         require(self, "tentative_below", self.tentative_below >= 1, "1 or more")
         require(self, "retire_after", self.retire_after >= 0, "0 (never) or more")
 
+    def hold(self, memory: PrototypeMemory) -> bool:
+        """Is there nothing to retire for sure? It takes no look at a million categories."""
+        return not self.retire_after and memory.size - memory.known <= self.most_categories
+
     def kept(self, memory: PrototypeMemory, answered: int) -> Tensor:
         """Return the slots ``(L,)`` that stay, ascending."""
         counts, last = memory.counts.numpy(), memory.last.numpy()

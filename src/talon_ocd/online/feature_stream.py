@@ -122,6 +122,8 @@ class FeatureStream:
 
     def retire(self) -> list[int]:
         """Retire what is out of bounds, right after an adaptation; returns the ids of what is gone."""
+        if self.bounds.hold(self.memory):
+            return []
         kept = self.bounds.kept(self.memory, self.answered)
         if len(kept) == self.memory.size:
             return []
