@@ -6,6 +6,7 @@ Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote t
     <!-- measured METHOD,METHOD --> ... <!-- end -->      the rows of some methods
     <!-- sweep METHOD,METHOD --> ... <!-- end -->         the same with swept settings
     <!-- streams --> ... <!-- end -->                     rows of ``streams-*.json``: other data, shares and orders
+    <!-- scale NAME --> ... <!-- end -->                  costs and simulations of ``scale_tables.py``
 
 ``--check`` writes nothing and fails if a page does not hold what it should.
 """
@@ -16,12 +17,14 @@ import re
 import sys
 from pathlib import Path
 
+from scale_tables import scale_table
+
 from talon_ocd.evaluation.rows import Group, Row, group_rows, read_rows
 from talon_ocd.evaluation.tables import make_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"<!-- (table|measured|sweep|streams)([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (table|measured|sweep|streams|scale)([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
@@ -98,6 +101,8 @@ def filled(text: str, rows: list[Row]) -> str:
         if kind == "streams":
             files = sorted(RESULTS.glob("streams-*.json"))
             content = streams(read_rows(files).rows if files else [])
+        elif kind == "scale":
+            content = scale_table(words[0])
         elif kind in ("measured", "sweep"):
             content = measured(words[0].split(","), rows, swept=kind == "sweep")
         else:
