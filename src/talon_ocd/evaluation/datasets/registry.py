@@ -103,7 +103,7 @@ def _embedded(name: str, known: Known, classes: int) -> Dataset:
 
 def _folder(root: Path | None, known: Known) -> Dataset:
     if root is None:
-        raise ConfigError("--dataset folder needs --root: a folder with one folder per class, or .parquet embeddings.")
+        raise ConfigError("--dataset folder needs --root DIR, a folder with one folder per class, or a .parquet file.")
     source = labelled(root)
     # The order that the field's loaders have, in which the labelled half is drawn: plain, not natural.
     items = sorted(source.items, key=lambda item: (str(item.label), item.source))
