@@ -212,6 +212,17 @@ def test_known_classes_learn_from_all_sites_and_labelled_images_count_once(tmp_p
         assert int(stream.memory.counts[:2].sum()) == 50
 
 
+def test_prototypes_in_half_precision_stay_so(tmp_path: Path) -> None:
+    def opened(folder: Path) -> DurableStream:
+        return open_world(folder, "cosine", half=True)
+
+    classes = [site(tmp_path / name, opened, AT_A, seed) for name, seed in (("a", 1), ("b", 2))]
+    done = joined(tmp_path, opened)
+    assert sorted(set(pairs(done, classes[0] + classes[1], tmp_path / "c"))) == [(one, one) for one in AT_A[3:]]
+    with opened(tmp_path / "c") as stream:
+        assert stream.state_dict()["discovery.memory.prototypes"].dtype == torch.float16
+
+
 def test_with_an_empty_stream_everything_stays(tmp_path: Path, opened: Open, sites: dict[str, list[int]]) -> None:
     opened(tmp_path / "e").close()
     for number, names in enumerate(("ae", "ea")):

@@ -65,13 +65,13 @@ def evidence() -> Evidence:
     return estimate(*labelled(), TalonConfig().evidence)
 
 
-def open_world(folder: Path, rule: str = "evidence", model: str = "one model", adapt_every: int = 16) -> DurableStream:
+def open_world(folder: Path, rule: str = "evidence", model: str = "one model", half: bool = False) -> DurableStream:
     """Open a stream of features with a folder, by evidence or by TALON's threshold."""
     features, labels = labelled()
     means = torch.stack([features[labels == one].mean(dim=0) for one in range(KNOWN)])
     by_evidence = rule == "evidence"
     config = OnlineConfig(
-        threshold="auto" if by_evidence else THRESHOLD, adapt=("prototypes",), adapt_every=adapt_every
+        threshold="auto" if by_evidence else THRESHOLD, adapt=("prototypes",), adapt_every=16, half_precision=half
     )
     settings = settings_of(0.0 if by_evidence else THRESHOLD, rule, 0.0, config.adapt, Bounds())
     return DurableStream(

@@ -84,7 +84,7 @@ def _memory(begun: State, sites: Sequence[Learned], labelled_weight: float) -> d
     added = sum(weight * mean - labelled_weight * labelled for weight, mean in zip(weights, means, strict=True))
     together = labelled_weight * labelled + added
     together = torch.where(together.norm(dim=1, keepdim=True) > 1e-6, F.normalize(together, dim=1), labelled)
-    prototypes = _unless_one_moved(labelled, means, together).float()
+    prototypes = _unless_one_moved(labelled, means, together).to(begun["prototypes"].dtype)
     return {
         "prototypes": torch.cat([prototypes, *(part["prototypes"][known:] for _, part in parts)]),
         "counts": torch.cat([counts.sum(dim=0), *(part["counts"][known:] for _, part in parts)]),
