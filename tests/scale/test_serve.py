@@ -169,9 +169,6 @@ def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None
 def test_options_of_ray_are_checked(model: Path, folder: Path) -> None:
     words = ("serve", "-m", model, "--stream", folder, "--port", "0")
     assert "--engine ray" in refused(*words, "--encoders", "2")
-    assert "--most-encoders 4 needs --engine ray and --address" in refused(
-        *words, "--engine", "ray", "--most-encoders", "4"
-    )
     assert "at least 1" in refused(*words, "--engine", "ray", "--encoders", "0")
     assert "this Ray has 3" in refused(*words, "--engine", "ray", "--encoders", "4")
 

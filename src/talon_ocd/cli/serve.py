@@ -58,9 +58,6 @@ def serve(
     engine: EngineOption = Engine.LOCAL,
     address: AddressOption = None,
     encoders: EncodersOption = None,
-    most_encoders: Annotated[
-        int | None, typer.Option("--most-encoders", help="With --address: up to so many while images wait.")
-    ] = None,
     gpus_per_encoder: GpusOption = 0.0,
 ) -> None:
     """Answer images over HTTP, and serve the page to look at categories, name and correct them."""
@@ -82,7 +79,6 @@ def serve(
         queue=queue,
     )
     ray = ray_settings(engine, address, encoders, gpus_per_encoder, RaySettings.mode, RaySettings.staleness)
-    _check_most(most_encoders, ray)
     listener = listen(settings)
     with listener:
         talon = Talon.from_pretrained(model)
@@ -90,7 +86,7 @@ def serve(
         if ray is not None:
             from talon_ocd.scale.serve_encoding import encoding_on_ray
 
-            options["encoding"] = encoding_on_ray(talon, model, settings.request_seconds, ray, most_encoders)
+            options["encoding"] = encoding_on_ray(talon, model, settings.request_seconds, ray)
         with Service(talon, stream, settings, **options) as service:
             choices.err.print(
                 f"talon serves {url_of(listener, host)} ({service.stream.answered} images answered so far); "
@@ -106,14 +102,6 @@ def check_extra() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"talon serve needs {', '.join(missing)}; install it with: pip install 'talon-ocd[serve]'")
-
-
-def _check_most(most: int | None, ray: RaySettings | None) -> None:
-    if most is not None and (ray is None or ray.address is None):
-        raise ConfigError(
-            f"--most-encoders {most} needs --engine ray and --address: a Ray that is started here has room for "
-            "--encoders only."
-        )
 
 
 def _token(given: str | None, file: Path | None) -> str | None:

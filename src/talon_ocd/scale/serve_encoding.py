@@ -1,12 +1,13 @@
 """Encoders of a served stream on Ray Serve (layer: scale).
 
 The service stays where the stream's folder is, with its one owner and its own doors; only what has no memory, decoding
-and the trunk, is done by replicas. Ray Serve starts them, looks after them, and adds some while images wait.
+and the trunk, is done by replicas. Ray Serve starts them, looks after them, and replaces those that die.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -47,11 +48,11 @@ class Replicas:
 
     Attributes:
         handle: how they are reached.
-        most: how many there may be.
+        number: how many there are.
     """
 
     handle: DeploymentHandle[Any]
-    most: int
+    number: int
 
 
 class ServeEncoding:
@@ -67,7 +68,7 @@ class ServeEncoding:
     def __init__(
         self, replicas: Replicas, seconds: float, device: torch.device, at_end: Callable[[], None] = lambda: None
     ) -> None:
-        self.ahead = PER_REPLICA * replicas.most
+        self.ahead = PER_REPLICA * replicas.number
         self._handle, self._seconds, self._device, self._at_end = replicas.handle, seconds, device, at_end
         self._senders = ThreadPoolExecutor(self.ahead, thread_name_prefix="talon-ray")
 
@@ -81,10 +82,11 @@ class ServeEncoding:
         self._at_end()
 
     def _ask(self, uploads: Sequence[Upload], limits: Limits) -> EncodedImages:
+        ends = time.monotonic() + self._seconds
         for _ in range(TRIES):
             response = self._handle.encode.remote(uploads, limits)
             try:
-                reply: Reply = response.result(timeout_s=self._seconds)
+                reply: Reply = response.result(timeout_s=max(ends - time.monotonic(), 0.0))
                 return reply.encoded(uploads, self._device)
             except RayActorError as error:  # nothing was decided yet: it can be done again
                 _log.warning("an encoder is gone (%s); another one gets its images.", type(error).__name__)
@@ -98,7 +100,7 @@ class ServeEncoding:
 
 
 def encoding_on_ray(
-    talon: Talon, model: Path, seconds: float, settings: RaySettings, most: int | None = None
+    talon: Talon, model: Path, seconds: float, settings: RaySettings
 ) -> Callable[[DurableStream], ServeEncoding]:
     """Return what a ``Service`` takes as ``encoding``: the replicas live as long as the service of a stream.
 
@@ -107,34 +109,27 @@ def encoding_on_ray(
         model: the folder that it comes from; all machines must see it.
         seconds: how long a client waits for its answer.
         settings: where they run, and how many.
-        most: how many there may be while images wait.
     """
 
     def begin(stream: DurableStream) -> ServeEncoding:  # the folder is locked by now: nobody else has its encoders
         with ExitStack() as stack:
-            replicas = stack.enter_context(running_replicas(talon, model, stream.folder, settings, most))
+            replicas = stack.enter_context(running_replicas(talon, model, stream.folder, settings))
             return ServeEncoding(replicas, seconds, talon.backbone.device, stack.pop_all().close)
 
     return begin
 
 
 @contextmanager
-def running_replicas(
-    talon: Talon, model: Path, stream: Path, settings: RaySettings, most: int | None = None
-) -> Iterator[Replicas]:
-    """Run encoders for the stream of a folder; ``most`` above their number lets Ray Serve add some."""
+def running_replicas(talon: Talon, model: Path, stream: Path, settings: RaySettings) -> Iterator[Replicas]:
+    """Run encoders for the stream of a folder."""
     with connected(settings) as number:
-        most = most or number
-        if most < number:
-            raise ConfigError(f"--most-encoders {most} is less than the {number} that there are from the beginning.")
         logging.getLogger("ray.serve").setLevel(logging.ERROR)  # it tells every step that it takes
         serve.start(proxy_location="Disabled", logging_config=_QUIET)
         name = app_name(stream)
         device = "cuda" if settings.gpus_per_encoder else None
-        deployment = _deployment(number, most, settings.gpus_per_encoder)
-        app = deployment.bind(str(model.resolve()), talon.fingerprint(), device)
+        app = _deployment(number, settings.gpus_per_encoder).bind(str(model.resolve()), talon.fingerprint(), device)
         try:
-            yield Replicas(_started(app, name), most)
+            yield Replicas(_started(app, name), number)
         finally:
             serve.delete(name)
 
@@ -151,13 +146,12 @@ def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
         raise ConfigError(f"the encoders could not be started; can all machines read the model? ({error})") from error
 
 
-def _deployment(number: int, most: int, gpus: float) -> Any:
-    many: dict[str, Any] = {"num_replicas": number}
-    if most > number:  # a replica that always has its next micro-batch is busy: then there may be another one
-        many = {"autoscaling_config": {"min_replicas": number, "max_replicas": most, "target_ongoing_requests": 1}}
-    needs = {"num_cpus": 1, "num_gpus": gpus}
+def _deployment(number: int, gpus: float) -> Any:
     return serve.deployment(
-        max_ongoing_requests=PER_REPLICA, ray_actor_options=needs, health_check_period_s=LOOK_SECONDS, **many
+        num_replicas=number,
+        max_ongoing_requests=PER_REPLICA,
+        ray_actor_options={"num_cpus": 1, "num_gpus": gpus},
+        health_check_period_s=LOOK_SECONDS,
     )(Replica)
 
 
