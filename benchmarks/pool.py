@@ -5,7 +5,8 @@
 First the owner answers alone, to see how long a batch takes it here and now. Then pretended encoders, a thread each,
 sleep as long as encoding would take (together they make ``--spare`` times what the owner can take, with jitter and
 stragglers) and deliver batches out of order; so many may be under way and no more, and the owner answers them in
-order. What it waited is what the pool failed to hide. ``talon bench scale`` simulates the same without an owner.
+order. Where others use the machine, too, the owner's speed changes, and the encoders' with it. What the owner waited
+is what the pool failed to hide. ``talon bench scale`` simulates the same without an owner.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from talon_ocd.saved import write_files
 from talon_ocd.scale.pool import Pool
 from talon_ocd.scale.simulation import simulate
 
+FOLLOWED = 32
+"""Batches over which the owner's time is averaged."""
 DIFFERENT = 16
 """Batches that are made up; they come again and again."""
 
@@ -41,6 +44,7 @@ class PretendedEncoders:
     def __init__(self, pool: Pool) -> None:
         self.pool, self.random = pool, np.random.default_rng(pool.seed)
         self.room = threading.Semaphore(pool.encoders + pool.at_the_owner)
+        self.mean_seconds = pool.trunk_seconds
         self.delivered, self.most_waiting = set[int](), 0
         self._news, self._next = threading.Condition(), 0
         self._threads = [threading.Thread(target=self._encode, daemon=True) for _ in range(pool.encoders)]
@@ -49,6 +53,11 @@ class PretendedEncoders:
         """Let all begin."""
         for thread in self._threads:
             thread.start()
+
+    def follow(self, owner_seconds: float) -> None:
+        """Take an owner that got faster or slower into account: others use the machine, too."""
+        wanted = self.pool.trunk_seconds / self.pool.owner_seconds * owner_seconds
+        self.mean_seconds += (wanted - self.mean_seconds) / FOLLOWED
 
     def take(self, number: int) -> None:
         """Wait until a batch is there, and make room for another one."""
@@ -74,7 +83,7 @@ class PretendedEncoders:
     def _drawn(self) -> float:
         spread = np.log1p(self.pool.jitter**2)
         straggles = self.random.random() < self.pool.stragglers
-        drawn = self.pool.trunk_seconds * self.random.lognormal(-spread / 2.0, np.sqrt(spread))
+        drawn = self.mean_seconds * self.random.lognormal(-spread / 2.0, np.sqrt(spread))
         return float(drawn) * (self.pool.straggle if straggles else 1.0)
 
 
@@ -116,7 +125,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
     pool = Pool(
         encoders=chosen.encoders, batches=chosen.batches, trunk_seconds=chosen.encoders * alone / chosen.spare,
         owner_seconds=alone, jitter=0.2, stragglers=0.01, straggle=4.0, at_the_owner=4 * chosen.encoders,
-        at_an_encoder=1,
+        at_an_encoder=1, warm_up=chosen.warm_up,
     )  # fmt: skip
     encoders = PretendedEncoders(pool)
     encoders.start()
@@ -127,7 +136,9 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
         encoders.take(number)
         at = time.perf_counter()
         stream.observe_many(batches[number % DIFFERENT])
-        busy += time.perf_counter() - at
+        took = time.perf_counter() - at
+        encoders.follow(took)
+        busy += took
     lasted = time.perf_counter() - began
     simulated = simulate(pool)
     return {
@@ -138,7 +149,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
         "owner_busy": round(busy / lasted, 4),
         "most_waiting": encoders.most_waiting,
         "most_under_way_allowed": pool.most_under_way,
-        "simulated_from_the_first_batch_on": {
+        "simulated": {
             "owner_busy": round(simulated.owner_busy[0], 4),
             "most_waiting": simulated.most_waiting,
         },

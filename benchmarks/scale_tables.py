@@ -80,13 +80,18 @@ def bounds() -> str:
     """Return how busy 64 encoders keep an owner, by what goes wrong and by what may wait."""
     base = Pool(
         encoders=64, batches=2_500, owner_seconds=Pool.batch * Costs().owner_seconds(10_000, 768, journal=False),
-        jitter=0.2, straggle=4.0,
+        jitter=0.2, straggle=4.0, warm_up=256,
     )  # fmt: skip
     base = replace(base, trunk_seconds=64 * base.owner_seconds / 1.25)
     troubles: dict[str, dict[str, float]] = {
         "times vary by 20 %": {},
         "and 1 % of batches take 4 times as long": {"stragglers": 0.01},
         "and at 0.05 % an encoder dies, 10 s until the next": {"stragglers": 0.01, "failures": 0.0005},
+        "the same, but another one takes over at once": {
+            "stragglers": 0.01,
+            "failures": 0.0005,
+            "restart_seconds": 0.0,
+        },
     }
     lines = []
     for title, trouble in troubles.items():

@@ -24,6 +24,15 @@ def test_one_encoder_and_one_owner_are_a_line_of_two_stations(trunk: float, owne
     assert outcome.encoder_busy == pytest.approx(50 * trunk / expected)
 
 
+def test_what_the_owner_waited_before_it_was_warm_does_not_count() -> None:
+    pool = Pool(encoders=4, batches=40, trunk_seconds=10.0, owner_seconds=1.0)
+    first_round = 10.0 + 4 * 1.0
+    later_rounds = 9 * 10.0  # each ends 10 s after the one before
+    assert simulate(pool).seconds == pytest.approx(first_round + later_rounds)
+    assert simulate(pool).owner_busy == pytest.approx((40.0 / (4.0 + 90.0),))
+    assert simulate(replace(pool, warm_up=4)).owner_busy == pytest.approx((36.0 / 90.0,))
+
+
 @pytest.mark.parametrize("encoders", [1, 2, 7, 32])
 def test_the_slower_side_sets_the_rate(encoders: int) -> None:
     pool = Pool(encoders=encoders, batch=16, batches=3000, trunk_seconds=1.0, owner_seconds=0.1)
@@ -152,7 +161,15 @@ def test_the_seed_is_the_run() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("encoders", 0), ("mode", "sync"), ("boundary", 1.5), ("shares", (0.5, 0.4)), ("arrivals", 0.0), ("failures", 1)],
+    [
+        ("encoders", 0),
+        ("mode", "sync"),
+        ("warm_up", 2000),
+        ("boundary", 1.5),
+        ("shares", (0.5, 0.4)),
+        ("arrivals", 0.0),
+        ("failures", 1),
+    ],
 )
 def test_what_makes_no_sense_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"^{name}="):

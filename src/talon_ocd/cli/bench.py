@@ -98,6 +98,7 @@ def scale(
     pool = Pool(
         encoders=encoders,
         batches=batches,
+        warm_up=min(4 * encoders, batches // 4),
         trunk_seconds=Pool.batch / rate,
         owner_seconds=Pool.batch * costs.owner_seconds(held_by_each(prototypes, owners), size, journal),
         jitter=0.2,

@@ -19,6 +19,8 @@ class Pool:
     """Images of a batch."""
     batches: int = 2000
     """How long the stream is."""
+    warm_up: int = 0
+    """Batches at its start, while queues fill, that don't count for how busy owners are."""
     trunk_seconds: float = 1.0
     """An encoder decodes a batch and runs the trunk on it."""
     head_seconds: float = 0.0
@@ -67,6 +69,7 @@ class Pool:
             _refuse(self, name, getattr(self, name) >= 1, "1 or more")
         for name in ("stragglers", "boundary"):
             _refuse(self, name, 0.0 <= getattr(self, name) <= 1.0, "between 0 and 1")
+        _refuse(self, "warm_up", 0 <= self.warm_up < self.batches, "0 or more, and less than there are batches")
         _refuse(self, "failures", 0.0 <= self.failures < 1.0, "0 or more, and below 1")
         names = ("trunk_seconds", "head_seconds", "owner_seconds", "adapt_seconds", "broadcast_seconds")
         for name in (*names, "exchange_seconds", "restart_seconds", "jitter", "staleness", "at_the_owner"):
@@ -91,7 +94,7 @@ class Outcome:
     images_a_second: float = 0.0
     """Over all that time, the filling of the pool at the start included."""
     owner_busy: tuple[float, ...] = ()
-    """Share of the time, from the first batch that reached an owner to the last answer, that each one worked."""
+    """Share of the time, from the first batch that counts to the last answer, that each one worked."""
     encoder_busy: float = 0.0
     """Share of the time that encoders worked, work that was lost included."""
     most_under_way: int = 0

@@ -70,7 +70,7 @@ class _Run:
         self.parts = [len(pool.shares)] * pool.batches
         self.known_at = [0.0]
         self.next = self.under_way = self.waiting = 0
-        self.area, self.counted_at, self.first_decision = 0.0, 0.0, np.inf
+        self.area, self.counted_at, self.warm_since = 0.0, 0.0, np.inf
         self.found = Outcome()
 
     def outcome(self) -> Outcome:
@@ -172,8 +172,10 @@ class _Run:
             return
         owner.working = True
         needed = self._owner_seconds(owner, batch)
-        owner.busy += needed
-        self.first_decision = min(self.first_decision, self.now)
+        if batch >= self.pool.warm_up:
+            owner.busy += needed
+        if batch == self.pool.warm_up == 0:
+            self.warm_since = min(self.warm_since, self.now)
         self._at(self.now + needed, lambda: self._decided(owner, batch))
 
     def _owner_seconds(self, owner: _Owner, batch: int) -> float:
@@ -193,6 +195,8 @@ class _Run:
     def _decided(self, owner: _Owner, batch: int) -> None:
         owner.working = False
         owner.position += 1
+        if owner.position == self.pool.warm_up:
+            self.warm_since = min(self.warm_since, self.now)
         if self._adapts(batch) and self.pool.mode != "exact":
             known = self.now + self.pool.broadcast_seconds
             self.known_at.append(known)
@@ -233,7 +237,7 @@ class _Run:
     def _summary(self) -> Outcome:
         pool, found = self.pool, self.found
         lasted = float(self.ended.max())
-        deciding = max(lasted - self.first_decision, 1e-12)
+        deciding = max(lasted - self.warm_since, 1e-12)
         since = self.begun if pool.arrivals is None else self.came
         found.seconds = lasted
         found.images_a_second = pool.batch * pool.batches / max(lasted, 1e-12)
