@@ -20,7 +20,8 @@ FAST_ENCODER = 2_000.0
 def scale_table(name: str) -> str:
     """Return one of the tables as Markdown."""
     tables: dict[str, Callable[[], str]] = {
-        "owner": owner, "profile": profile, "full": full, "plans": plans, "bounds": bounds, "modes": modes,
+        "owner": owner, "profile": profile, "full": full, "plans": plans, "bounds": bounds, "pool": pool,
+        "modes": modes,
     }  # fmt: skip
     return tables[name]()
 
@@ -103,6 +104,20 @@ def bounds() -> str:
     return _markdown(["", *(f"{waiting} batches may wait" for waiting in (4, 64, 256))], lines)
 
 
+def pool() -> str:
+    """Return what pretended encoders before a real owner gave."""
+    found = _measured("pool.json")
+    return (
+        f"- the owner worked **{found['owner_busy']:.1%}** of the time, the simulation says "
+        f"{found['simulated']['owner_busy']:.1%};\n"
+        f"- {found['most_waiting']} batches waited for it at most; with those at the encoders "
+        f"{found['most_under_way_allowed']} are allowed;\n"
+        f"- {found['owner_in_the_pool_a_second']:,} features/s by the clock, {found['owner_alone_a_second']:,} alone "
+        f"just before (others were at work).\n\n"
+        f"`{found['command']}`, commit {found['commit']}, load average {found['load_average']:g}."
+    )
+
+
 def modes() -> str:
     """Return images a second of streams that adapt their encoder, by mode and number of encoders."""
     costs, batch = Costs(), 64
@@ -112,13 +127,13 @@ def modes() -> str:
     for mode, staleness in (("exact", 0), ("barrier", 0), ("async", 2), ("async", 1_000)):
         cells = []
         for encoders in (2, 4, 8, 16):
-            pool = Pool(
+            planned = Pool(
                 encoders=encoders, batch=batch, batches=400, mode=mode, head_seconds=head,
                 trunk_seconds=batch / costs.encoder_rate - head, owner_seconds=0.0, adapt_seconds=learning - head,
                 broadcast_seconds=0.01, jitter=0.1, staleness=staleness,
             )  # fmt: skip
-            outcome = simulate(pool)
-            behind = f", {outcome.encoded_anew / pool.batches:.0%} anew" if mode == "async" else ""
+            outcome = simulate(planned)
+            behind = f", {outcome.encoded_anew / planned.batches:.0%} anew" if mode == "async" else ""
             cells.append(f"{outcome.images_a_second:,.0f} ({outcome.owner_busy[0]:.0%}{behind})")
         lines.append([f"`{mode}`" + (f", staleness {staleness:,}" if mode == "async" else ""), *cells])
     return _markdown(["images/s (owner busy)", *(f"{encoders} encoders" for encoders in (2, 4, 8, 16))], lines)
