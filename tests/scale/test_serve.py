@@ -67,7 +67,6 @@ from tests.service.test_limits import (
     test_the_queue_is_bounded,
     test_too_many_requests,
     test_what_is_not_answered_in_time_is_not_learned,
-    wait_until,
 )
 from tests.service.test_security import (
     locked,
@@ -105,13 +104,6 @@ def on_ray(fitted: Talon, model: Path, tmp_path_factory: pytest.TempPathFactory)
             yield
 
 
-def running_number() -> int:
-    """Return how many replicas run."""
-    (app,) = serve.status().applications.values()  # those of the module
-    (replicas,) = app.deployments.values()
-    return sum(number for state, number in replicas.replica_states.items() if state == "RUNNING")
-
-
 def deadly(file: Path) -> str:
     return "?source=" + quote(f"{DEADLY}{file}")
 
@@ -128,22 +120,6 @@ def test_the_images_of_a_dead_replica_are_encoded_again(fitted: Talon, folder: P
         assert sorted(pool.map(send, range(30))) == list(range(30))
         assert service.service.stream.answered == 30
     assert (tmp_path / "5").exists()
-
-
-def test_an_image_that_kills_every_replica_is_refused(
-    fitted: Talon,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serve_encoding, "TRIES", 1)
-    wait_until(lambda: running_number() == 2)  # the one that died before is back
-    with running(fitted, folder) as service:
-        refused = service.client().decide(digits()[0], deadly(tmp_path / "dead"), key="k")
-        assert "nothing was learned" in refused.problem("busy")["detail"]
-        assert service.service.stream.answered == 0
-        again = service.client().decide(digits()[0], deadly(tmp_path / "dead"), key="k")
-        assert again.json["index"] == 0 and "idempotent-replay" not in again.headers
 
 
 def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None:
