@@ -25,7 +25,8 @@ from talon_ocd.scale.settings import Wanted
 AT_AN_ENCODER = 3
 """Pieces of work (a chunk to decode, a batch to encode) that an encoder may have in front of it."""
 AT_THE_OWNER = 4
-"""Batches, besides those that encoders work on, that may wait for the owner."""
+"""Batches for each encoder, besides those that it works on, that may wait for the owner: a late one holds all up that
+come after it, and these keep the owner busy meanwhile (``docs/scale.md``)."""
 LEAST_CHUNK = 16
 """Images that are decoded together, however small batches are."""
 
@@ -105,7 +106,7 @@ class Flow:
         for number, refs in enumerate(self._busy):
             self._busy[number] = ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else []
         under_way = len(self._decoding) + len(self._asked)
-        most = AT_AN_ENCODER * len(self._encoders) + AT_THE_OWNER
+        most = (AT_AN_ENCODER + AT_THE_OWNER) * len(self._encoders)
         return min(map(len, self._busy)) < AT_AN_ENCODER and under_way < most
 
     def _decode(self, items: list[ImageItem]) -> None:
