@@ -27,11 +27,11 @@ from torch import Tensor
 
 from talon_ocd.memory.search import Floats, Ints, Neighbours, best_two, nearest_two
 
-CONNECTIVITY = 16
+CONNECTIVITY = 24
 """Links of a prototype in the graph; twice as many on its lowest layer."""
-INSERT = 64
+INSERT = 96
 """Prototypes looked at to find the links of one that goes in."""
-FIRST_LOOK, SECOND_LOOK = 64, 512
+FIRST_LOOK, SECOND_LOOK = 48, 512
 """Prototypes of the graph that are looked at for a feature, and for one that is about to found a category."""
 CANDIDATES = 8
 """Candidates that are scored exactly."""
@@ -68,11 +68,6 @@ class CandidateIndex:
         """Return an index of prototypes with ``size`` dimensions; without usearch there is none, and a warning."""
         library = _usearch()
         return None if library is None else cls(library, size)
-
-    @property
-    def bytes(self) -> int:
-        """Memory that the graph and what belongs to it have reserved."""
-        return int(self._graph.memory_usage) + self._keys.nbytes + self._travelled.nbytes
 
     def nearest_two(self, features: Tensor, prototypes: Tensor, threshold: float) -> Neighbours:
         """Return the two prototypes ``(K, D)`` nearest to unit features ``(B, D)``, for decisions at ``threshold``."""
@@ -162,7 +157,7 @@ class CandidateIndex:
     def _reserve(self, capacity: int) -> None:
         """Make room for so many slots; half as many more at a time."""
         if capacity > len(self._keys):
-            more = max(capacity, capacity * 3 // 2) - len(self._keys)
+            more = capacity * 3 // 2 - len(self._keys)
             self._keys = np.pad(self._keys, (0, more))
             self._travelled = np.pad(self._travelled, (0, more))
 
