@@ -165,6 +165,18 @@ def test_an_interrupted_archive_goes_on(
     assert [item.name for item in tmp_path.iterdir()] == ["f.parquet"]
 
 
+def test_files_of_others_beside_the_archive_stay(known_folder: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "f.parquet.parts"
+    parts.mkdir()
+    (parts / "thesis.txt").write_text("years of work", encoding="utf-8")
+    assert "files of somebody else" in refused("embed", known_folder, "-o", tmp_path / "f.parquet", *TINY)
+    (parts / archive.MARK).write_text("of another run", encoding="utf-8")
+    (parts / "00000007.parquet").write_bytes(b"old")
+    assert talon("embed", known_folder, "-o", tmp_path / "f.parquet", *TINY).code == 0
+    assert [path.name for path in parts.iterdir()] == ["thesis.txt"]
+    assert pq.read_metadata(tmp_path / "f.parquet").num_rows == 80
+
+
 def test_without_pyarrow_the_message_says_what_to_install(
     features: Path, known_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +37,9 @@ BATCH = 64
 """Images that go through the encoder together."""
 SKIPPED = b"skipped"
 """Where a part keeps the images that it has no row for."""
+MARK = "run.txt"
+"""Says which run the parts beside it belong to."""
+_OWN = re.compile(r"\d{8,}\.(parquet|writing)|whole\.writing")
 
 
 @dataclass(frozen=True)
@@ -172,14 +175,16 @@ class _Parts:
         digest = hashlib.sha256(json.dumps([self._facts, CHUNK]).encode())
         for item in items:
             digest.update(f"{item.source}\n{item.label}\n{item.key}\n".encode("utf-8", "surrogatepass"))
-        mark, run = digest.hexdigest(), self._folder / "run.txt"
+        mark, run = digest.hexdigest(), self._folder / MARK
         with _told(self._path):
-            if self._folder.is_dir() and (not run.is_file() or run.read_text(encoding="utf-8") != mark):
+            make_folder(self._folder)
+            if not run.is_file():
+                self._demand_empty()
+            elif run.read_text(encoding="utf-8", errors="replace") != mark:
                 progress.note(
                     f"{display(self._folder)} belongs to a run with other images or another encoder; begun anew."
                 )
-                shutil.rmtree(self._folder)
-            make_folder(self._folder)
+                self._delete_own()
             run.write_text(mark, encoding="utf-8")
         done = 0
         while self._part(done).is_file():
@@ -228,7 +233,23 @@ class _Parts:
                     if len(table):
                         writer.write_table(table.replace_schema_metadata(self._schema.metadata))
             whole.replace(self._path)
-            shutil.rmtree(self._folder)
+            self._delete_own()
+        with suppress(OSError):  # somebody put a file of their own there: it stays
+            self._folder.rmdir()
+
+    def _demand_empty(self) -> None:
+        """Refuse a folder that was not made by a run, with what is in it."""
+        if any(self._folder.iterdir()):
+            raise StorageError(
+                f"{display(self._folder)}: parts of the archive would be kept there, and it holds files of somebody "
+                "else; move it away, or give another --output."
+            )
+
+    def _delete_own(self) -> None:
+        """Delete what runs write, and nothing else; the mark last, by which the folder is known as ours."""
+        for file in [file for file in self._folder.iterdir() if _OWN.fullmatch(file.name)]:
+            file.unlink()
+        (self._folder / MARK).unlink()
 
     def _part(self, number: int) -> Path:
         return self._folder / f"{number:08d}.parquet"
