@@ -99,6 +99,42 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert len(file._held) == 1
 
 
+def test_the_row_groups_in_use_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_BYTES", 30)  # a group of one row has 12
+    file = module.VectorFile(write(tmp_path / "v.parquet", groups=4, v=list(ROWS)), None)
+    for row in (0, 1, 0, 2):
+        file.vector(row)
+    assert list(file._held) == [0, 2]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32(), 3), pa.list_(pa.float32())])
+def test_damaged_row_groups_are_told(tmp_path: Path, kind: Any) -> None:
+    vectors = pa.array(ROWS.tolist(), kind)
+    path = write(tmp_path / "v.parquet", name=["one", "two", "three", "four"], v=vectors)
+    columns = pq.ParquetFile(path).metadata.row_group(1)
+
+    def damaged(column: int) -> Path:
+        chunk = columns.column(column)
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        content = bytearray(path.read_bytes())
+        content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+        target = tmp_path / f"damaged{column}.parquet"
+        target.write_bytes(content)
+        return target
+
+    with pytest.raises(DataError, match="can't be read as a Parquet file"):
+        stream(damaged(0))
+    found = loaded(read(damaged(1)))
+    assert [vector.tolist() for vector in found[:2]] == ROWS[:2].tolist()
+    assert all(isinstance(value, ImageError) and "vector that is lost" in str(value) for value in found[2:])
+
+
+def test_vectors_of_no_numbers_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "v.parquet", v=pa.array([[], []], pa.list_(pa.float32(), 0)))
+    with pytest.raises(DataError, match="'v' have 0 numbers"):
+        stream(path)
+
+
 def test_pictures_and_embeddings_are_told_apart(tmp_path: Path) -> None:
     row = read(write(tmp_path / "v.parquet", v=list(ROWS))).items[0]
     picture: ImageItem = memory_item(photo(), "photo")

@@ -11,6 +11,7 @@ import json
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,7 +76,10 @@ class VectorPreprocessing(Preprocessing):
         """Return the vector ``(size,)`` of an image; raises `ImageError`."""
         if not isinstance(item.payload, VectorRow):
             raise ImageError(item.source, "is a picture, and this model was fitted on embeddings; run `talon embed`.")
-        vector = item.payload.vector()
+        try:
+            vector = item.payload.vector()
+        except DataError as error:
+            raise ImageError(item.source, f"has a vector that is lost: {error}") from error
         if vector is None or len(vector) != self.size:
             raise ImageError(item.source, f"has no vector of {self.size} numbers with a direction; embed it again.")
         return vector
@@ -109,31 +113,39 @@ class VectorFile:
         return self._starts[-1]
 
     def vector(self, row: int) -> Tensor | None:
-        """Return a row's vector ``(size,)``; ``None`` if it has none, or one of another size or without direction."""
+        """Return a row's vector ``(size,)``; ``None`` if it has none, or one of another size or without direction.
+
+        Raises `DataError` if its row group is damaged.
+        """
         group = bisect_right(self._starts, row) - 1
         with self._lock:
-            rows = self._held.get(group)
+            rows = self._held.pop(group, None)
             if rows is None:
                 rows = self._read(group)
                 while self._held and sum(held.nbytes for held in self._held.values()) + rows.nbytes > HELD_BYTES:
                     self._held.pop(next(iter(self._held)))
-                self._held[group] = rows
+            self._held[group] = rows  # at the end: the first one is the one that was not used for longest
         vector = rows[row - self._starts[group]]
         return None if np.isnan(vector[0]) else torch.from_numpy(vector.copy())
 
     def texts(self, columns: Sequence[str]) -> Iterator[tuple[str | None, ...]]:
         """Yield the values of some columns as text, row by row."""
         for group in range(self._parquet.num_row_groups):
-            table = self._parquet.read_row_group(group, columns=list(columns))
+            table = self._table(group, columns)
             values = [table.column(name).to_pylist() for name in columns]
             yield from zip(*([_text(value) for value in column] for column in values), strict=True)
+
+    def _table(self, group: int, columns: Sequence[str]) -> Any:
+        """Return some columns of a row group."""
+        with _readable(self.path):
+            return self._parquet.read_row_group(group, columns=list(columns))
 
     def _read(self, group: int) -> Rows:
         """Return the vectors of a row group; what can't be used is NaN."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        lists = self._parquet.read_row_group(group, columns=[self.column]).column(0).combine_chunks()
+        lists = self._table(group, [self.column]).column(0).combine_chunks()
         if isinstance(lists, pa.ChunkedArray):  # no row at all, or more than one array can hold
             lists = pa.concat_arrays(lists.chunks)
         size = self.facts.size
@@ -149,6 +161,10 @@ class VectorFile:
         size = getattr(kind, "list_size", -1)
         if size < 0:
             size = self._first_size()
+        if size == 0:
+            raise DataError(
+                f"{display(self.path)}: the vectors of {self.column!r} have 0 numbers; choose another --column."
+            )
         known = (schema.metadata or {}).get(METADATA)
         if known is None:
             return VectorFacts(size)
@@ -161,7 +177,7 @@ class VectorFile:
     def _first_size(self) -> int:
         """Return the length of the first list; lists of other lengths are left out one by one."""
         for group in range(self._parquet.num_row_groups):
-            for value in self._parquet.read_row_group(group, columns=[self.column]).column(0).to_pylist():
+            for value in self._table(group, [self.column]).column(0).to_pylist():
                 if value:
                     return len(value)
         raise DataError(f"{display(self.path)}: the column {self.column!r} has no vector; choose another --column.")
@@ -211,11 +227,19 @@ def check_pyarrow(what: str) -> None:
 
 
 def _opened(path: Path) -> Any:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with _readable(path):
         return pq.ParquetFile(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what pyarrow says about a damaged file into our own error."""
+    import pyarrow as pa
+
+    try:
+        yield
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{display(path)} can't be read as a Parquet file ({error}); write or copy it again."
