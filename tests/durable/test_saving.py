@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from talon_ocd.durable import stream as durable_stream
-from talon_ocd.durable.snapshots import Snapshot
+from talon_ocd.durable.snapshots import Snapshot, Snapshots
+from talon_ocd.errors import StorageError
 from tests import tiny
 from tests.durable.test_stream import fitted, ids
 
@@ -57,3 +58,24 @@ def test_a_snapshot_that_can_not_be_written_is_tried_again(tmp_path: Path) -> No
     with fitted().stream(tmp_path) as again:
         assert [snapshot.answered for snapshot in again.snapshots.all()] == [20]
         assert again.answered == len(wanted) == 20
+
+
+def test_another_number_of_threads_counts_from_a_snapshot_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    with fitted().stream(tmp_path) as stream:
+        ids(stream, tiny.incoming(20))
+
+    def full(*words: object) -> Snapshot:
+        raise StorageError("no space left.")
+
+    try:
+        torch.set_num_threads(before + 1)
+        with monkeypatch.context() as patch, pytest.warns(UserWarning, match="Nothing is lost"):
+            patch.setattr(Snapshots, "take", full)
+            with fitted().stream(tmp_path) as stream:
+                assert torch.get_num_threads() == before == stream.journal.meta("threads")
+        torch.set_num_threads(before + 1)
+        with fitted().stream(tmp_path) as stream:
+            assert torch.get_num_threads() == before + 1 == stream.journal.meta("threads")
+    finally:
+        torch.set_num_threads(before)

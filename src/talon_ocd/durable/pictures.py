@@ -37,11 +37,16 @@ _STORED = re.compile(r"[0-9a-f]{64}")
 
 
 class Pictures:
-    """Thumbnails in ``pictures.sqlite`` and uploads in ``images/`` of a stream folder; any thread may read."""
+    """Thumbnails in ``pictures.sqlite`` and uploads in ``images/`` of a stream folder; any thread may read.
+
+    Attributes:
+        storing: held from when an original is stored until the journal names it, and while others are dropped.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal, self._folder = journal, journal.folder
         self._lock = threading.Lock()
+        self.storing = threading.Lock()
         path = self._folder / PICTURES
         try:
             self._connection = _opened(path)
@@ -105,8 +110,14 @@ class Pictures:
         data = _content(item)
         return None if data is None else shown(data, item.source)
 
-    def drop(self, first: int, last: int, kept: Sequence[int], stored: Sequence[str]) -> None:
-        """Drop thumbnails of answers from ``first`` to before ``last`` but for ``kept``, and originals by name."""
+    def drop_originals(self, names: Sequence[str]) -> None:
+        """Drop originals by their names; ``storing`` must be held since nobody needed them."""
+        for name in names:
+            with suppress(OSError):
+                self._path(name).unlink()
+
+    def drop_thumbnails(self, first: int, last: int, kept: Sequence[int]) -> None:
+        """Drop thumbnails of answers from ``first`` to before ``last`` but for ``kept``."""
         kept = sorted(kept)
         ends = [first - 1, *kept], [*kept, last]
         gaps = [(before, after) for before, after in zip(*ends, strict=True) if after - before > 1]
@@ -116,9 +127,6 @@ class Pictures:
                 self._connection.executemany("DELETE FROM thumbnails WHERE idx > ? AND idx < ?", gaps)
         except sqlite3.Error as error:
             raise StorageError(f"{self._folder}: thumbnails can't be written ({error}).") from error
-        for name in stored:
-            with suppress(OSError):
-                self._path(name).unlink()
 
     def adopt(self, folder: Path, first: int, answered: int, stored: Sequence[str]) -> None:
         """Take over the pictures of another folder's ``answered`` answers, which here are ``first``, ``first + 1``, ...

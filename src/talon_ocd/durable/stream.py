@@ -197,22 +197,23 @@ class DurableStream(DiscoveryStream):
     ) -> None:
         """Write answers down before anybody hears of them."""
         replay = hidden if self._keeps_hidden else features
-        entries = [
-            Entry(
-                answer,
-                item if isinstance(item, str) else item.key,
-                features[at],
-                replay[at],
-                None if isinstance(item, str) else self.pictures.store(item),
-                self._requests.get(answer.index),
-            )
-            for at, (answer, item) in enumerate(zip(answers, items, strict=True))
-        ]
-        try:
-            events = self.journal.write(entries, self.adapter.steps)
-        except StorageError as error:
-            self._broken = str(error)  # the memory has learned what nobody was told
-            raise
+        with self.pictures.storing:  # until the journal says that they are needed, nobody may tidy originals up
+            entries = [
+                Entry(
+                    answer,
+                    item if isinstance(item, str) else item.key,
+                    features[at],
+                    replay[at],
+                    None if isinstance(item, str) else self.pictures.store(item),
+                    self._requests.get(answer.index),
+                )
+                for at, (answer, item) in enumerate(zip(answers, items, strict=True))
+            ]
+            try:
+                events = self.journal.write(entries, self.adapter.steps)
+            except StorageError as error:
+                self._broken = str(error)  # the memory has learned what nobody was told
+                raise
         self._heard(events)
 
     def _adapt_in_time(self) -> list[int]:
@@ -243,9 +244,17 @@ class DurableStream(DiscoveryStream):
             torch.set_num_threads(threads)
             self._replaying = None
         if self.journal.meta("threads") != threads:
-            if self.answered:
-                self._snapshot()  # from here on another rounding counts
-            self.journal.set_meta(threads=threads)
+            self._use_threads(threads)
+
+    def _use_threads(self, threads: int) -> None:
+        """Go on with another number of threads, which rounds otherwise: from a snapshot on, or not at all."""
+        if self.answered:
+            self._snapshot()
+            self.wait_until_saved()
+            if self._snapshot_at[1] < 0:  # it could not be written: a replay will need the rounding of before
+                torch.set_num_threads(self.journal.meta("threads", threads))
+                return
+        self.journal.set_meta(threads=threads)
 
     def _loaded(self, state: Mapping[str, Tensor] | None) -> bool:
         """Take a state over, if it is one."""

@@ -8,7 +8,7 @@ from talon_ocd.durable.journal import Journal
 from talon_ocd.durable.pictures import Pictures
 
 DROPPED_AT_ONCE = 256
-"""Rows of the replay that one commit drops."""
+"""Rows that are dropped before somebody else may write."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ def tidy(journal: Journal, pictures: Pictures, replay_from: int, keep: Keep) -> 
     spans = {name: (done.get(name, 0), max(end, done.get(name, 0))) for name, end in until.items()}
     first, last = spans["thumbnails"]
     founders = journal.query("SELECT first_idx FROM categories WHERE first_idx >= ? AND first_idx < ?", (first, last))
-    pictures.drop(first, last, [row["first_idx"] for row in founders], _unused(journal, *spans["originals"]))
+    pictures.drop_thumbnails(first, last, [row["first_idx"] for row in founders])
+    first, last = spans["originals"]
+    for start in range(first, last, DROPPED_AT_ONCE):
+        with pictures.storing:
+            pictures.drop_originals(_unused(journal, start, min(start + DROPPED_AT_ONCE, last), last))
     for end in _steps(journal, replay_from):
         with journal.transaction() as connection:
             connection.execute("DELETE FROM replay WHERE idx < ?", (end,))
@@ -60,12 +64,12 @@ def _steps(journal: Journal, replay_from: int) -> list[int]:
     return [*range(first + DROPPED_AT_ONCE, replay_from, DROPPED_AT_ONCE), replay_from]
 
 
-def _unused(journal: Journal, first: int, last: int) -> list[str]:
-    """Return the uploads of these answers that no newer answer and no first image of a category needs."""
+def _unused(journal: Journal, first: int, last: int, newest: int) -> list[str]:
+    """Return the uploads of answers that none from ``newest`` on and no first image of a category needs."""
     rows = journal.query(
         "SELECT DISTINCT stored FROM decisions AS old WHERE idx >= ? AND idx < ? AND stored IS NOT NULL AND NOT EXISTS "
         "(SELECT 1 FROM decisions AS other WHERE other.stored = old.stored AND (other.idx >= ? OR EXISTS "
         "(SELECT 1 FROM categories WHERE first_idx = other.idx)))",
-        (first, last, last),
+        (first, last, newest),
     )
     return [row["stored"] for row in rows]
