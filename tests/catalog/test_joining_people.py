@@ -129,6 +129,9 @@ def test_hidden_at_one_site_only_is_asked_about(sites: Path) -> None:
         (OTHER + 2, "one of them is hidden")
     ]
     assert catalog.get(OTHER + 2).state == "hidden"
+    for odds in (None, lambda most: [(OTHER, OTHER + 2, 3.0)]):
+        ((first, second),) = {(one.first.id, one.second.id) for one in catalog.suggestions(5, odds)}
+        assert {first, second} == {OTHER, OTHER + 2}
 
 
 def test_what_people_put_into_a_class_takes_its_match_along(sites: Path) -> None:

@@ -129,6 +129,12 @@ def test_similar_ones_are_nearest_first(crowd: Journal) -> None:
     assert catalog.similar(2, limit=1)[0].second.id == 38
 
 
+def test_who_asks_for_similar_ones_first_is_told_all_pairs_too(crowd: Journal) -> None:
+    catalog = Catalog(crowd)
+    catalog.similar(2)
+    agree(suggested(catalog), slowly(crowd, catalog))
+
+
 def test_a_stream_without_features_suggests_nothing(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, ())
     assert Catalog(journal).suggestions() == [] and Catalog(journal).similar(0) == []

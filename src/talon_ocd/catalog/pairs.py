@@ -6,7 +6,7 @@ changed. Kept are the best pairs; every pair that is not kept is known to be no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,10 +58,12 @@ class NearestPairs:
         self._ends: Ints = np.zeros(0, np.int64)
         self._shown: Bools = np.zeros(0, np.bool_)
         self._refused: frozenset[tuple[int, int]] = frozenset()
+        self._changed: Ints = np.zeros(0, np.int64)
 
     def best(self, standing: Standing, limit: int) -> list[Pair]:
         """Return pairs of ends that people may be asked about, with their cosine, nearest first."""
-        changed = self._changed(standing)
+        self._look(standing)
+        changed, self._changed = self._changed, np.zeros(0, np.int64)
         if len(changed) > len(standing.ends) // 4:
             self._compare_all(standing)
         elif len(changed):
@@ -74,7 +76,7 @@ class NearestPairs:
 
     def near(self, standing: Standing, category: int, limit: int) -> list[tuple[int, float]]:
         """Return the shown ends that are nearest to a category, with their cosine."""
-        self._changed(standing)
+        self._look(standing)
         centres, end = self._centres, standing.ends[category]
         own = np.flatnonzero((standing.ends == end) & centres.there)
         others = np.flatnonzero(standing.shown & centres.there & (standing.ends != end))
@@ -88,12 +90,15 @@ class NearestPairs:
                 break
         return list(best.items())
 
-    def cosine(self, one: int, two: int) -> float:
-        """Return the cosine between the centres of two categories, as of the last look; 0 if one has none."""
-        return float(self._centres.rows[one] @ self._centres.rows[two])
+    def scored(self, standing: Standing, pairs: Sequence[tuple[int, int]]) -> list[Pair]:
+        """Return pairs of categories with the cosine between their centres; 0 if one has none."""
+        if pairs:
+            self._look(standing)
+        rows = self._centres.rows
+        return [(one, two, float(rows[one] @ rows[two])) for one, two in pairs]
 
-    def _changed(self, standing: Standing) -> Ints:
-        """Return the categories of which something is not as it was last time: centre, end, state or refusals."""
+    def _look(self, standing: Standing) -> None:
+        """Note the categories of which something is not as it was last time: centre, end, state or refusals."""
         moved = self._centres.refresh(standing.members, standing.moved)
         size, before = len(standing.ends), len(self._ends)
         other = np.ones(size, np.bool_)
@@ -102,7 +107,7 @@ class NearestPairs:
         said = {end for pair in standing.refused ^ self._refused for end in pair}
         other |= np.isin(standing.ends, list(said))
         self._ends, self._shown, self._refused = standing.ends, standing.shown, standing.refused
-        return np.flatnonzero(other)
+        self._changed = np.union1d(self._changed, np.flatnonzero(other))  # who looks need not be who compares
 
     def _compare_all(self, standing: Standing) -> None:
         self._first = self._second = np.zeros(0, np.int64)
@@ -161,16 +166,16 @@ class NearestPairs:
         return zip(low[order].tolist(), high[order].tolist(), scores[order].tolist(), strict=True)
 
 
-def worth_asking(pairs: Iterable[Pair], standing: Standing, limit: int) -> list[Pair]:
+def worth_asking(pairs: Iterable[Pair], standing: Standing, limit: int, shown: int = 2) -> list[Pair]:
     """Return the first pairs that people may be asked about, each once, as pairs of what they have become.
 
-    One of the two must be discovered, both must be shown, and nobody has said that they are not one.
+    One of the two must be discovered, so many of them ``shown``, and nobody has said that they are not one.
     """
     found: dict[tuple[int, int], float] = {}
     for one, two, score in pairs:
         first, second = sorted((int(standing.ends[one]), int(standing.ends[two])))
         asked = first != second and second >= standing.known and (first, second) not in standing.refused
-        if asked and standing.shown[first] and standing.shown[second]:
+        if asked and standing.shown[[first, second]].sum() >= shown:
             found.setdefault((first, second), score)
         if len(found) == limit:
             break

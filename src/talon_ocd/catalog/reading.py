@@ -183,7 +183,8 @@ class CatalogReader:
     def suggestions(self, limit: int = 20, odds: Callable[[int], Iterable[Pair]] | None = None) -> Sequence[Suggestion]:
         """Return pairs of categories that look like one; one of each pair is discovered.
 
-        What was left for people to judge comes first, then what looks most like one.
+        What a merge of streams left for people to judge comes first, also if one of the two is hidden; then what looks
+        most like one.
 
         The score is the cosine between centres of stored features. Where evidence decides, a running stream knows
         better: ``odds`` gives so many pairs of category ids with their log-odds in nats, surest first.
@@ -192,12 +193,15 @@ class CatalogReader:
         with self._reading:
             self._facts.refresh()
             standing, asked = self._facts.standing(), list(self._facts.ledger.suggested)
-        if odds is not None:
-            return self._suggested(worth_asking(odds(MOST_ROWS), standing, limit), "log-odds")
         with self._comparing:
-            pairs = self._pairs.best(standing, limit)
-            left = [(one, two, self._pairs.cosine(one, two)) for one, two in asked]
-        return self._suggested(worth_asking((*left, *pairs), standing, limit), "cosine")
+            left = worth_asking(self._pairs.scored(standing, asked), standing, limit, shown=1)
+            pairs = [] if odds is not None else self._pairs.best(standing, limit)
+        if odds is not None:
+            pairs = worth_asking(odds(MOST_ROWS), standing, limit)
+        once = {pair[:2] for pair in left}
+        others = [pair for pair in pairs if pair[:2] not in once][: limit - len(left)]
+        unit = "cosine" if odds is None else "log-odds"
+        return [*self._suggested(left, "cosine"), *self._suggested(others, unit)]
 
     def similar(self, category: int, limit: int = 10) -> Sequence[Suggestion]:
         """Return the categories that look most like one, which comes first in each pair."""
@@ -217,13 +221,11 @@ class CatalogReader:
             self._facts.fold_new()
             return self._facts.ledger.refusals()
 
-    def _suggested(self, pairs: Iterable[Pair], unit: str) -> Sequence[Suggestion]:
-        made = []
+    def _suggested(self, pairs: Iterable[Pair], unit: str) -> Iterable[Suggestion]:
         for pair in pairs:
             kept = self.preferred(pair[:2])
             other = pair[1] if kept == pair[0] else pair[0]
-            made.append(Suggestion(self.get(kept), self.get(other), pair[2], unit))
-        return made
+            yield Suggestion(self.get(kept), self.get(other), pair[2], unit)
 
     # What happened
 
