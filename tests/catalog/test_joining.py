@@ -280,6 +280,19 @@ def test_a_site_at_work_is_read_as_it_is_and_not_disturbed(
     assert len(rows(tmp_path / "c")) == 93 + 90
 
 
+def test_a_snapshot_that_a_site_has_dropped_is_not_missed(
+    tmp_path: Path, opened: Open, sites: dict[str, list[int]]
+) -> None:
+    with opened(tmp_path / "a") as stream:
+        observe(stream, [12, 13, 14], 30)
+    kept = sorted((tmp_path / "a" / "snapshots").glob("*.safetensors"))
+    assert len(kept) > 1
+    kept[0].unlink()  # as if it were thinned out after the journal was copied
+    (tmp_path / "a" / "snapshots" / "unlisted.safetensors").write_bytes(b"of the next save")
+    joined(tmp_path, opened)
+    assert len(rows(tmp_path / "c")) == 93 + 90
+
+
 def test_what_is_refused(tmp_path: Path, opened: Open, sites: dict[str, list[int]]) -> None:
     with pytest.raises(StreamError, match="the same stream was given twice"):
         joined(tmp_path, opened, "aa")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -15,10 +15,12 @@ from torch import Tensor
 from talon_ocd.catalog.categories import Catalog
 from talon_ocd.catalog.joined_state import Learned
 from talon_ocd.catalog.sites import Site
-from talon_ocd.durable import DurableStream, Journal
+from talon_ocd.durable import DurableStream, Journal, Snapshots
 from talon_ocd.durable.appending import Renumbering
-from talon_ocd.errors import StreamError
+from talon_ocd.durable.snapshots import FOLDER as SNAPSHOTS
+from talon_ocd.errors import StorageError, StreamError
 from talon_ocd.images import display
+from talon_ocd.saved import reason
 
 OpenStream = Callable[[Path], DurableStream]
 
@@ -124,12 +126,19 @@ def open_sites(
 
 
 def _copy(folder: Path, target: Path) -> None:
-    """Copy journal and snapshots, the journal first: a snapshot that it does not list does no harm."""
-    journal = Journal(folder)
+    """Copy the journal, then the snapshots that it lists."""
     try:
-        (target / "snapshots").mkdir(parents=True)
-        journal.copy_to(target)
-        for file in (folder / "snapshots").glob("*.safetensors"):
-            shutil.copyfile(file, target / "snapshots" / file.name)
-    finally:
-        journal.close()
+        (target / SNAPSHOTS).mkdir(parents=True)
+        with closing(Journal(folder)) as journal:
+            journal.copy_to(target)
+        with closing(Journal(target)) as copy:
+            listed = Snapshots(copy).all()
+        for snapshot in listed:
+            with suppress(FileNotFoundError):  # a site at work drops old ones; what is left is replayed from
+                shutil.copyfile(folder / SNAPSHOTS / snapshot.file, target / SNAPSHOTS / snapshot.file)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: can't be copied to {target} ({reason(error)}); look at permissions and space."
+        ) from error
