@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from talon_ocd.catalog import Catalog
-from talon_ocd.durable import Journal
+from talon_ocd.cli import discover
+from talon_ocd.cli.engines import Lasting
+from talon_ocd.durable import Journal, Pictures
+from talon_ocd.evaluation.record import Record
 from tests.cli.running import refused, talon
 
 QUICK = ("--backbone", "tiny-vit", "--image-size", 16, "--epochs", 0, "--set", "rounds=1", "--quiet")
@@ -30,6 +34,27 @@ def categories(stream: Path) -> list[int]:
     rows = journal.query("SELECT category FROM decisions ORDER BY idx")
     journal.close()
     return [row["category"] for row in rows]
+
+
+def test_answers_that_nobody_was_told_are_reported_without_their_files(
+    model: Path, incoming_folder: Path, tmp_path: Path
+) -> None:
+    part, stream = tmp_path / "part", tmp_path / "stream"
+    part.mkdir()
+    for number, path in enumerate(sorted(incoming_folder.rglob("*.png"))[:6]):
+        shutil.copyfile(path, part / f"{number}.png")
+    assert talon("discover", part, "-m", model, "-s", stream).code == 0
+    shutil.rmtree(part)
+    with closing(Journal(stream)) as journal, closing(Pictures(journal)) as pictures:
+        pictures.drop_thumbnails(0, 3, [])
+        truth: list[str | None] = []
+        with Record(tmp_path / "out", known=5) as record:
+            discover._add_untold(Lasting(stream, journal, pictures), 2, record, lambda decision: "a name", truth)
+            assert record.finish("", {}, {})["images"] == len(truth) == 4
+        assert [one.index for one in record.decisions] == [2, 3, 4, 5]
+        assert (discover._picture(pictures, 2, "x"), record.decisions[0].name) == (None, "a name")
+        thumbnail = discover._picture(pictures, 3, "x")
+        assert thumbnail is not None and thumbnail.load().mode == "RGB"
 
 
 def test_a_stream_goes_on_where_it_stopped(model: Path, incoming_folder: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from talon_ocd.catalog import Catalog
 from talon_ocd.cli import choices, engines
 from talon_ocd.cli.display import progress_for
 from talon_ocd.cli.engines import Online
+from talon_ocd.durable import Pictures
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.evaluation.protocol import score
 from talon_ocd.evaluation.record import REPORT, SUMMARY, THOUGHTS, Record
@@ -170,10 +171,16 @@ def _add_untold(
 ) -> None:
     """Report what is in the journal although nobody was told: Ctrl-C came between the two."""
     for index in range(first, kept.journal.answered):
-        decision, item = kept.journal.decision(index), kept.pictures.item(index)
-        if decision is not None and item is not None:
-            record.add(replace(decision, name=name(decision)), item)
+        decision = kept.journal.decision(index)
+        if decision is not None:
+            record.add(replace(decision, name=name(decision)), _picture(kept.pictures, index, decision.source))
             truth.append(None)
+
+
+def _picture(pictures: Pictures, index: int, source: str) -> ImageItem | None:
+    """Return the image of an answer; its thumbnail if it is gone, or lies where nobody finds it again."""
+    thumbnail = pictures.thumbnail(index)
+    return pictures.item(index) or (None if thumbnail is None else ImageItem(source, None, "", thumbnail))
 
 
 def namer(online: Online) -> Callable[[Decision], str]:

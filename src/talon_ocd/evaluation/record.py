@@ -57,8 +57,8 @@ class Record:
             if kind is None:
                 raise self._full(failure) from failure
 
-    def add(self, decision: Decision, item: ImageItem) -> None:
-        """Write one decision down."""
+    def add(self, decision: Decision, item: ImageItem | None) -> None:
+        """Write one decision down; without an item, the gallery does without its picture."""
         try:
             self._file.write(json.dumps(decision.to_dict(), ensure_ascii=False) + "\n")
             self._file.flush()
@@ -67,7 +67,7 @@ class Record:
         self.decisions.append(decision)
         self.verdicts[decision.verdict] += 1
         self._given[decision.category] += 1
-        if self._given[decision.category] <= self._exemplars.per_category:
+        if item is not None and self._given[decision.category] <= self._exemplars.per_category:
             self._keep(decision.category, item)
 
     def skip(self, skipped: Skipped) -> None:

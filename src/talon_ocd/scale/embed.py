@@ -2,6 +2,9 @@
 
 Actors of ``map_batches`` decode and encode chunks of images; this process takes what they give in the order of the
 images and writes it (``talon_ocd.embeddings.archive``). A chunk of an actor that dies is done by another one.
+
+All chunks are in Ray's object store before the first is encoded. They are places to read from, but for compressed
+archives: their images are there with their bytes.
 """
 
 from __future__ import annotations
