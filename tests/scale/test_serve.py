@@ -149,6 +149,12 @@ def test_options_of_ray_are_checked(model: Path, folder: Path) -> None:
     assert "this Ray has 3" in refused(*words, "--engine", "ray", "--encoders", "4")
 
 
+def test_equal_paths_of_two_machines_are_two_streams(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = serve_encoding.app_name(folder)
+    monkeypatch.setattr("socket.gethostname", lambda: "another-machine")
+    assert serve_encoding.app_name(folder) != here
+
+
 def test_another_model_is_refused(fitted: Talon, model: Path, folder: Path) -> None:
     with pytest.raises(ModelError, match="another model"):
         Replica(str(model), "the fingerprint of another one", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from talon_ocd import Talon
 from talon_ocd.durable import Journal
-from talon_ocd.errors import StreamError
+from talon_ocd.errors import ConfigError, StreamError
 from talon_ocd.images import ImageItem, Skipped, stream
 from talon_ocd.online import Decision
 from talon_ocd.scale.settings import RaySettings
@@ -22,11 +23,15 @@ from tests.cli.running import refused, talon
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
     ray = pytest.importorskip("ray", reason="streams on Ray need the extra ray")
+    from talon_ocd.scale import stream as stream_module
     from talon_ocd.scale.connection import connected
     from talon_ocd.scale.stream import RayStream
 
 BOTH: dict[str, Any] = {"threshold": 0.8, "adapt": "prototypes,encoder"}
 TWO = RaySettings(encoders=2)
+
+
+kills = pytest.mark.skipif(sys.platform == "win32", reason="processes are killed with SIGKILL")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,6 +98,7 @@ def test_exact_gives_the_answers_of_one_process(often: Path, items: list[ImageIt
     assert set(facts["images_per_second_at_work"]) == {"decode", "encode", "decide"}
 
 
+@kills
 def test_async_keeps_its_bound_and_an_owner_in_memory_can_not_be_replaced(often: Path, items: list[ImageItem]) -> None:
     with RayStream(often, settings=RaySettings(encoders=1, mode="async", staleness=1), **BOTH) as spread:
         answers = list(spread.run_items(items))
@@ -103,6 +109,7 @@ def test_async_keeps_its_bound_and_an_owner_in_memory_can_not_be_replaced(often:
             list(spread.run_items(items))
 
 
+@kills
 def test_killed_processes_change_nothing(often: Path, items: list[ImageItem], tmp_path: Path) -> None:
     """Both encoders and the owner die on the way; then, at an adaptation, one process goes on with the folder."""
     model, half = Talon.from_pretrained(often), items[:66]
@@ -123,6 +130,21 @@ def test_killed_processes_change_nothing(often: Path, items: list[ImageItem], tm
     with model.stream(tmp_path / "spread") as one:
         assert [decision for decision in one.run(items)] == wanted[64:]
     assert written(tmp_path / "spread") == written(tmp_path / "alone")
+
+
+def test_a_stream_that_was_left_early_says_so(often: Path, items: list[ImageItem]) -> None:
+    with RayStream(often, settings=TWO, **BOTH) as spread:
+        answers = spread.run_items(items)
+        next(answers)
+        answers.close()  # type: ignore[attr-defined]  # a generator
+        with pytest.raises(StreamError, match="open it again"):
+            list(spread.run_items(items))
+
+
+def test_encoders_that_find_no_room_are_told(often: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "LONGEST_START", 8.0)
+    with RayStream(often, settings=TWO, **BOTH), pytest.raises(ConfigError, match="0 of 1 encoders could start"):
+        RayStream(often, settings=RaySettings(encoders=1), **BOTH).__enter__()
 
 
 def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Path, tmp_path: Path) -> None:

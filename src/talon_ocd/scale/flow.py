@@ -51,6 +51,7 @@ class _Asked:
     told: tuple[Any, ...]
     answers: Any
     work: Any
+    encoder: int
 
 
 class Flow:
@@ -79,11 +80,14 @@ class Flow:
         self._chunks: dict[int, _Chunk] = {}
         self._numbers = count()
         self._head: Any = None
+        self._ended = False
 
     def run(
         self, items: Sequence[ImageItem], on_skip: Callable[[Skipped], None]
     ) -> Iterator[tuple[Decision, ImageItem]]:
         """Answer images in their order; nothing else may be asked until all are answered."""
+        if self._ended:
+            raise StreamError("this stream was left before all was answered, and its encoders ended; open it again.")
         waiting = deque(list(items[start : start + self._size]) for start in range(0, len(items), self._size))
         try:
             while waiting or self._decoding or self._asked:
@@ -124,7 +128,7 @@ class Flow:
         """Take the oldest chunk, which was decoded; returns the batches that are full now."""
         chunk = self._decoding.popleft()
         reasons, work = ray.get(chunk.said)
-        self._rates.add(work)
+        self._rates.add(work, chunk.encoder)
         for item, reason in zip(chunk.items, reasons, strict=True):
             if reason is not None:
                 on_skip(Skipped(item.source, reason))
@@ -148,7 +152,7 @@ class Flow:
         self._busy[chunks[0].encoder].append(work)
         small = [chunk.small for chunk in chunks] if self._wanted.thumbnails else []
         told = (replace(batch, items=[without_pixels(item) for item in batch.items]), encoded, *small)
-        self._asked.append(_Asked(batch, told, self._owner.observe.remote(*told), work))
+        self._asked.append(_Asked(batch, told, self._owner.observe.remote(*told), work, chunks[0].encoder))
 
     def _answers(self) -> Iterator[tuple[Decision, ImageItem]]:
         """Give the answers of the oldest batch."""
@@ -158,7 +162,7 @@ class Flow:
             answers = ray.get(self._owner.observe.remote(*asked.told))
         if answers is None:
             raise StreamError(f"answer {asked.batch.first} is out of turn; is another program writing to the stream?")
-        self._rates.add(ray.get(asked.work))
+        self._rates.add(ray.get(asked.work), asked.encoder)
         self._rates.answered(answers)
         if answers.head is not None:
             self._head = ray.put(answers.head)
@@ -174,6 +178,7 @@ class Flow:
 
     def _abandon(self) -> None:
         """End early: encoders are stopped, and the owner comes to the end of what has reached it."""
+        self._ended = True
         for encoder in self._encoders:
             ray.kill(encoder)
         with suppress(RayError):

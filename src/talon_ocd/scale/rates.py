@@ -9,7 +9,8 @@ from typing import Any
 from talon_ocd.scale.encoder import Work
 from talon_ocd.scale.owner import Answers
 
-ENCODING = ("decode", "encode")
+OWNER = -1
+"""The owner, among the numbers of encoders."""
 
 
 @dataclass
@@ -28,17 +29,17 @@ class Rates:
     _began: float = field(default_factory=time.perf_counter)
     _images: dict[str, int] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
-    _lives: dict[bool, set[str]] = field(default_factory=lambda: {True: set(), False: set()})
+    _lives: dict[int, set[str]] = field(default_factory=dict)
 
-    def add(self, work: Work) -> None:
-        """Count a piece of work."""
+    def add(self, work: Work, actor: int) -> None:
+        """Count a piece of work of an encoder, by its number, or of ``OWNER``."""
         self._images[work.stage] = self._images.get(work.stage, 0) + work.images
         self._seconds[work.stage] = self._seconds.get(work.stage, 0.0) + work.seconds
-        self._lives[work.stage in ENCODING].add(work.life)
+        self._lives.setdefault(actor, set()).add(work.life)
 
     def answered(self, answers: Answers) -> None:
         """Count answers of the owner."""
-        self.add(answers.work)
+        self.add(answers.work, OWNER)
         self.encoded_anew += answers.encoded_anew
         if not answers.encoded_anew:
             self.most_behind = max(self.most_behind, answers.behind)
@@ -49,13 +50,15 @@ class Rates:
 
     def facts(self) -> dict[str, Any]:
         """Return all that is worth a place in a summary."""
+        restarts = {actor: len(lives) - 1 for actor, lives in self._lives.items()}
+        owner_restarts = restarts.pop(OWNER, 0)
         lasted = time.perf_counter() - self._began
         return {
             "encoders": self.encoders,
             "images_per_second_at_work": self.per_second(),
             "owner_busy": round(self._seconds.get("decide", 0.0) / lasted, 3) if lasted else 0.0,
-            "encoder_restarts": max(len(self._lives[True]) - self.encoders, 0),
-            "owner_restarts": max(len(self._lives[False]) - 1, 0),
+            "encoder_restarts": sum(restarts.values()),
+            "owner_restarts": owner_restarts,
             "most_versions_behind": self.most_behind,
             "batches_encoded_anew": self.encoded_anew,
         }

@@ -7,6 +7,7 @@ and the trunk, is done by replicas. Ray Serve starts them, looks after them, and
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -127,7 +128,7 @@ def running_replicas(talon: Talon, model: Path, stream: Path, settings: RaySetti
         serve.start(proxy_location="Disabled", logging_config=_QUIET)
         name = app_name(stream)
         device = "cuda" if settings.gpus_per_encoder else None
-        app = _deployment(number, settings.gpus_per_encoder).bind(str(model.resolve()), talon.fingerprint(), device)
+        app = _deployment(number, settings).bind(str(model.resolve()), talon.fingerprint(), device)
         try:
             yield Replicas(_started(app, name), number)
         finally:
@@ -135,8 +136,11 @@ def running_replicas(talon: Talon, model: Path, stream: Path, settings: RaySetti
 
 
 def app_name(stream: Path) -> str:
-    """Return what Ray Serve calls the encoders of a stream; after a crash the next service takes them over."""
-    return f"talon-{sha256(str(stream.resolve()).encode()).hexdigest()[:12]}"
+    """Return what Ray Serve calls the encoders of a stream; after a crash the next service takes them over.
+
+    Machines that share a Ray may have streams under the same path: each is known by its machine, too.
+    """
+    return f"talon-{sha256(f'{socket.gethostname()}:{stream.resolve()}'.encode()).hexdigest()[:12]}"
 
 
 def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
@@ -146,11 +150,11 @@ def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
         raise ConfigError(f"the encoders could not be started; can all machines read the model? ({error})") from error
 
 
-def _deployment(number: int, gpus: float) -> Any:
+def _deployment(number: int, settings: RaySettings) -> Any:
     return serve.deployment(
         num_replicas=number,
         max_ongoing_requests=PER_REPLICA,
-        ray_actor_options={"num_cpus": 1, "num_gpus": gpus},
+        ray_actor_options={"num_cpus": settings.cpus_per_encoder, "num_gpus": settings.gpus_per_encoder},
         health_check_period_s=LOOK_SECONDS,
     )(Replica)
 

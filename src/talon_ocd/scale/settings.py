@@ -56,6 +56,11 @@ class RaySettings:
         if self.threads < 1:
             raise ConfigError(f"threads={self.threads}: at least 1 is needed.")
 
+    @property
+    def cpus_per_encoder(self) -> int:
+        """CPUs that an encoder reserves: none if it has GPUs, which are what is counted then."""
+        return 0 if self.gpus_per_encoder else 1
+
     def wanted(self, adapt: Collection[str], lasting: bool) -> Wanted:
         """Say what encoders shall give to an owner: in mode ``exact`` one that learns from the head runs it itself."""
         learns, stale = "encoder" in adapt, self.mode == "async"

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from talon_ocd.durable import Journal
 from talon_ocd.durable.pictures import Pictures
-from talon_ocd.errors import StreamError, TalonError
+from talon_ocd.errors import ConfigError, StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision, SecondThoughts
 from talon_ocd.online.decision import category_name
@@ -32,6 +32,10 @@ from talon_ocd.scale.settings import RaySettings
 
 MOST_RETRIES = 20
 """Times that a piece of work is tried again when the process that did it dies."""
+MOST_OWNERS = 100
+"""Times that an owner with a folder is started again; one that dies of its folder must come to an end."""
+LONGEST_START = 300.0
+"""Seconds that encoders may take to start and load the model."""
 LONGEST_CLOSE = 600.0
 """Seconds that the last snapshot may take."""
 
@@ -131,11 +135,14 @@ class RayStream:
         """Start all processes, and open the stream meanwhile."""
         settings, folder = self.settings, None if self.folder is None else str(self.folder)
         stale = settings.staleness if settings.mode == "async" else None
-        lasting = {"max_restarts": -1, "max_task_retries": -1} if folder else {}
+        lasting = {"max_restarts": MOST_OWNERS, "max_task_retries": MOST_OWNERS} if folder else {}
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         owner = ray.remote(Owner).options(num_cpus=0, scheduling_strategy=here, **lasting)
         encoder = ray.remote(Encoder).options(
-            num_cpus=1, num_gpus=settings.gpus_per_encoder, max_restarts=-1, max_task_retries=MOST_RETRIES
+            num_cpus=settings.cpus_per_encoder,
+            num_gpus=settings.gpus_per_encoder,
+            max_restarts=-1,
+            max_task_retries=MOST_RETRIES,
         )
         device = "cuda" if settings.gpus_per_encoder else None
         self.owner = owner.remote(self._model, folder, self._options, settings.threads, stale)
@@ -147,7 +154,7 @@ class RayStream:
             for warning in self.opened.warnings:
                 warnings.warn(warning, stacklevel=4)
             wanted = settings.wanted(self.opened.adapt, lasting=folder is not None)
-            ray.get(ready)
+            _wait_for(ready)
         self.rates = Rates(number)
         self._flow = Flow(self.encoders, self.owner, self.opened, wanted, self.rates)
         if self.folder is not None:
@@ -158,12 +165,27 @@ class RayStream:
 
     def _end(self) -> None:
         """End all processes; the owner's last words are told."""
-        for encoder in self.encoders:
-            ray.kill(encoder)
-        with suppress(RayActorError):
-            for warning in ray.get(self.owner.close.remote(), timeout=LONGEST_CLOSE):
+        try:
+            for encoder in self.encoders:
+                ray.kill(encoder)
+            for warning in self._last_words():
                 warnings.warn(warning, stacklevel=4)
-        ray.kill(self.owner)
+        finally:
+            ray.kill(self.owner)
+
+    def _last_words(self) -> Sequence[str]:
+        try:
+            with self._kindly():
+                words: Sequence[str] = ray.get(self.owner.close.remote(), timeout=LONGEST_CLOSE)
+        except StreamError as error:
+            if isinstance(error.__cause__, GetTimeoutError):
+                return [
+                    f"the last snapshot took more than {LONGEST_CLOSE:g} s; the next start reads the journal instead."
+                ]
+            if isinstance(error.__cause__, RayActorError):  # it is gone, which was told when it was needed
+                return []
+            raise
+        return words
 
     @contextmanager
     def _kindly(self) -> Iterator[None]:
@@ -174,13 +196,31 @@ class RayStream:
             cause = error.cause if isinstance(error, RayTaskError) else error
             if isinstance(cause, TalonError):
                 raise cause from None
-            if not isinstance(cause, RayActorError):
-                raise
-            if self.folder is None and cause.actor_id == self.owner._actor_id.hex():
-                raise StreamError(
-                    "the process that holds the memory died, and what it had learned with it; give --stream FOLDER: "
-                    "then it goes on from its journal."
-                ) from error
-            raise StreamError(
-                f"an encoder died {MOST_RETRIES} times over the same images ({cause}); is there enough memory?"
-            ) from error
+            raise StreamError(self._told(cause)) from error
+
+    def _told(self, cause: BaseException) -> str:
+        """Say what went wrong, and what to do."""
+        if not isinstance(cause, RayActorError):
+            return f"a process of the stream failed ({type(cause).__name__}: {cause}); the logs of Ray say more."
+        if cause.actor_id != self.owner._actor_id.hex():
+            return f"an encoder died {MOST_RETRIES} times over the same images ({cause}); is there enough memory?"
+        if self.folder is None:
+            return (
+                "the process that holds the memory died, and what it had learned with it; give --stream FOLDER: then "
+                "it goes on from its journal."
+            )
+        return (
+            f"the process that holds the memory died {MOST_OWNERS} times ({cause}); is there enough memory? What was "
+            "answered is in the journal: the same command goes on from there."
+        )
+
+
+def _wait_for(ready: Sequence[Any]) -> None:
+    """Wait until all encoders have loaded the model."""
+    started, waiting = ray.wait(list(ready), num_returns=len(ready), timeout=LONGEST_START)
+    ray.get(started)
+    if waiting:
+        raise ConfigError(
+            f"{len(started)} of {len(ready)} encoders could start within {LONGEST_START:g} s; do others hold the CPUs "
+            "or GPUs of this Ray? Give fewer --encoders, or wait for them."
+        )
