@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -54,7 +55,8 @@ class Service:
         self.settings = settings
         self.stopping = False
         self.stream = talon.stream(folder, threshold=threshold, adapt=adapt, finer=finer, purpose="talon serve")
-        try:
+        with ExitStack() as opened:
+            opened.callback(self.stream.close)
             self.journal = self.stream.journal
             self.catalog = Catalog(self.journal, self.stream.apply)
             self.metrics = Metrics()
@@ -62,10 +64,10 @@ class Service:
             self.broadcaster = Broadcaster(settings.listeners)
             self.views = Views(self.catalog, self.journal)
             self.insight = Insight(self.catalog, self.journal, talon, self.stream)
-            self.worker = Worker(self.stream, encoding(self.stream), settings, self.metrics)
-        except BaseException:
-            self.stream.close()
-            raise
+            encoder = encoding(self.stream)
+            opened.callback(encoder.close)
+            self.worker = Worker(self.stream, encoder, settings, self.metrics)
+            opened.pop_all()  # from here on ``close`` does it
         self.decider = Decider(self.worker, self.journal, settings.request_seconds)
         self.stream.on_event.append(self.announce)
         self.metrics.watch(self._readings)
