@@ -70,7 +70,7 @@ class Archive:
     images: int
     skipped: tuple[Skipped, ...]
     resumed: int
-    """Images that an interrupted run had done."""
+    """Those of ``images`` that an interrupted run had done."""
     seconds: float
 
 
@@ -138,8 +138,9 @@ def write_archive(
     images = len(source.items) + len(source.skipped) - len(skipped)
     if not images:
         raise DataError(f"{source.name}: none of its {len(source.items)} images can be used; {_first(skipped)}")
+    resumed = sum(map(len, chunks[:done])) - len(parts.skipped(done))
     parts.join(len(chunks))
-    return Archive(path, images, skipped, sum(map(len, chunks[:done])), time.perf_counter() - started)
+    return Archive(path, images, skipped, resumed, time.perf_counter() - started)
 
 
 def describe(backbone: Backbone, half: bool) -> dict[str, Any]:
