@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from talon_ocd.images import vectors
 from talon_ocd.scale import extra
 from tests.cli.running import refused
 
@@ -15,13 +17,20 @@ from tests.cli.running import refused
 def test_without_ray_the_command_says_what_to_install(
     model: Path, incoming_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra, "NEEDED", ("a_package_that_is_not_there",))
-    words = ("-m", model, "-o", tmp_path / "out")
-    for message in (
-        refused("discover", incoming_folder, *words, "--engine", "ray"),
-        refused("discover", "s3://birds/2026", *words),
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    out, ray = ("-m", model, "-o"), ("--engine", "ray")
+    for message, needs in (
+        (refused("discover", incoming_folder, *out, tmp_path / "out", *ray), extra.STREAM_NEEDS),
+        (refused("embed", incoming_folder, *out, tmp_path / "out.parquet", *ray), extra.DATA_NEEDS),
     ):
-        assert "needs a_package_that_is_not_there" in message and "pip install 'talon-ocd[ray]'" in message
+        assert f"needs {', '.join(needs)}; " in message and "pip install 'talon-ocd[ray]'" in message
+
+
+def test_an_address_needs_pyarrow_alone(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)  # Ray is not asked for
+    monkeypatch.setattr(vectors, "find_spec", lambda name: None)
+    message = refused("discover", "s3://birds/2026", "-m", model, "-o", tmp_path / "out")
+    assert "needs pyarrow; " in message and "pip install 'talon-ocd[parquet]'" in message
 
 
 def test_nothing_else_loads_ray() -> None:
@@ -31,3 +40,16 @@ def test_nothing_else_loads_ray() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("address", "mode"), [(None, "token"), ("auto", None)])
+def test_a_ray_of_our_own_asks_for_a_token(address: str | None, mode: str | None) -> None:
+    pytest.importorskip("ray", reason="a Ray of our own needs the extra ray")
+    code = (
+        "import os; from talon_ocd.cli.engines import Engine, ray_settings; "
+        f"ray_settings(Engine.RAY, {address!r}, 1, 0.0, 'exact', 2); "
+        "print(os.environ.get('RAY_AUTH_MODE'), len(os.environ.get('RAY_AUTH_TOKEN', '')))"
+    )
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
+    assert done.stdout.split() == [str(mode), "64" if mode else "0"]

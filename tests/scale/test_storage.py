@@ -13,7 +13,7 @@ from talon_ocd.images import stream
 
 pytest.importorskip("pyarrow", reason="object stores are read with pyarrow, of the extra ray")
 
-from talon_ocd.scale.storage import is_uri, stored
+from talon_ocd.scale.storage import Stored, stored
 
 
 def test_an_address_has_the_images_of_the_folder(incoming_folder: Path) -> None:
@@ -71,5 +71,19 @@ def test_an_image_that_went_away_is_an_image_error(tmp_path: Path, incoming_fold
         item.load()
 
 
-def test_windows_drives_and_paths_are_no_addresses() -> None:
-    assert is_uri("gs://bucket/x") and not is_uri("C:/photos") and not is_uri("a//b")
+@pytest.mark.parametrize("address", ["s3://KEY:SECRET@birds/a", "s3://KEY:SEC/RET@birds/a", "hdfs://me:SECRET@host/a"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(DataError, match="into the environment") as caught:
+        stored(address)
+    assert "SEC" not in str(caught.value).replace("AWS_SECRET_ACCESS_KEY", "")
+
+
+def test_options_of_a_store_open_it_and_are_in_no_name(incoming_folder: Path) -> None:
+    plain, opened = (stored(f"{incoming_folder.as_uri()}{query}") for query in ("", "/?use_mmap=true"))
+    assert [(item.source, item.key) for item in opened.items] == [(item.source, item.key) for item in plain.items]
+    place = opened.items[0].payload
+    assert isinstance(place, Stored) and place.query == "use_mmap=true" and "mmap" not in repr(opened)
+    assert opened.items[0].load().tobytes() == plain.items[0].load().tobytes()
+    with pytest.raises(DataError) as caught:
+        stored("nosuch://bucket/x?client_secret=SECRET")
+    assert "SECRET" not in str(caught.value)

@@ -92,7 +92,7 @@ def discover(
         if watch:
             follow(online, Path(data))
         else:
-            run_once(talon, online, data, source, target, shuffle, seed, quiet, facts)
+            run_once(talon, online, engines.shown(data), source, target, shuffle, seed, quiet, facts)
 
 
 def _check(output: Path | None, stream: Path | None, watch: bool, shuffle: bool, lazy: bool) -> Path:

@@ -15,6 +15,7 @@ from talon_ocd.embeddings.archive import Run
 from talon_ocd.errors import ConfigError
 from talon_ocd.images import display
 from talon_ocd.saved import MEMORY, make_folder, read_model
+from talon_ocd.scale.extra import DATA_NEEDS
 from talon_ocd.scale.settings import RaySettings
 
 MOST_SHOWN = 10
@@ -49,7 +50,7 @@ def embed(
     if output.suffix.lower() != ".parquet":
         raise ConfigError(f"--output {display(output)}: an archive is a .parquet file; name it so.")
     ours = (RaySettings.mode, RaySettings.staleness)  # these two are for streams
-    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, *ours)
+    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, *ours, DATA_NEEDS)
     if spread is not None and device != "cpu":
         raise ConfigError(f"--device {device} is for this process; with --engine ray, give --gpus-per-encoder.")
     make_folder(output.parent)
@@ -80,7 +81,7 @@ def _encoder(model: str, image_size: int | None, aspect: str | None) -> Backbone
 def _tell(archive: Archive, encoder: Backbone) -> None:
     fresh = archive.images - archive.resumed
     if archive.resumed:
-        choices.out.print(f"went on after {archive.resumed} images of an earlier run")
+        choices.out.print(f"went on after {archive.resumed} embeddings of an earlier run")
     rate = f", {fresh / archive.seconds:.0f}/s" if fresh > 0 else ""
     choices.out.print(
         f"{archive.images} embeddings of {encoder.feature_size} numbers by {encoder.name} in {archive.seconds:.1f} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -16,10 +16,12 @@ from talon_ocd.durable.pictures import Pictures
 from talon_ocd.errors import ConfigError
 from talon_ocd.images import ImageItem, ImageSource
 from talon_ocd.images import stream as stream_of
+from talon_ocd.images.vectors import check_pyarrow
 from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.online.stream import OnSkip
-from talon_ocd.scale.extra import check_extra
+from talon_ocd.scale.extra import STREAM_NEEDS, check_extra
 from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.token import demand_token
 from talon_ocd.talon import Talon
 
 if TYPE_CHECKING:
@@ -53,12 +55,23 @@ StalenessOption = Annotated[
 
 
 def ray_settings(
-    engine: Engine, address: str | None, encoders: int | None, gpus: float, mode: str, staleness: int
+    engine: Engine,
+    address: str | None,
+    encoders: int | None,
+    gpus: float,
+    mode: str,
+    staleness: int,
+    needs: Sequence[str] = STREAM_NEEDS,
 ) -> RaySettings | None:
-    """Return how a stream is spread, ``None`` if it is not; options of Ray are refused without it."""
+    """Return how work is spread, ``None`` if it is not; options of Ray are refused without it.
+
+    ``needs`` are the modules without which it can't be spread.
+    """
     settings = RaySettings(address, encoders, gpus, mode, staleness)  # type: ignore[arg-type]  # it checks the word
     if engine is Engine.RAY:
-        check_extra("--engine ray")
+        check_extra("--engine ray", needs)
+        if address is None:
+            demand_token()
         return settings
     if settings != RaySettings():
         raise ConfigError("--address, --encoders, --gpus-per-encoder, --mode and --staleness are for --engine ray.")
@@ -69,10 +82,15 @@ def listed(data: str, column: str | None) -> ImageSource:
     """List the images of ``data``, which may be the address of an object store."""
     if "://" not in data:
         return stream_of(data, column=column)
-    check_extra(f"{data} is the address of an object store, which")
+    check_pyarrow("the address of an object store")
     from talon_ocd.scale.storage import stored
 
     return stored(data)
+
+
+def shown(data: str) -> str:
+    """Return ``data`` as reports name it: an address without the options that open its store."""
+    return data.partition("?")[0] if "://" in data else data
 
 
 @contextmanager

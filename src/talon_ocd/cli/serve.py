@@ -12,6 +12,7 @@ import typer
 from talon_ocd.cli import choices
 from talon_ocd.cli.engines import AddressOption, EncodersOption, Engine, EngineOption, GpusOption, ray_settings
 from talon_ocd.errors import ConfigError
+from talon_ocd.scale.extra import SERVE_NEEDS
 from talon_ocd.scale.settings import RaySettings
 from talon_ocd.talon import Talon
 
@@ -78,7 +79,8 @@ def serve(
         burst=max(1, round(2 * rate)),
         queue=queue,
     )
-    ray = ray_settings(engine, address, encoders, gpus_per_encoder, RaySettings.mode, RaySettings.staleness)
+    ours = (RaySettings.mode, RaySettings.staleness)  # these two are for streams
+    ray = ray_settings(engine, address, encoders, gpus_per_encoder, *ours, SERVE_NEEDS)
     listener = listen(settings)
     with listener:
         talon = Talon.from_pretrained(model)

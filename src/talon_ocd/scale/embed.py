@@ -62,7 +62,7 @@ class RayEmbedder:
             _Worker,
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(encoders, len(chunks))),
-            num_cpus=0 if settings.gpus_per_encoder else 1,
+            num_cpus=settings.cpus_per_encoder,
             num_gpus=settings.gpus_per_encoder,
             fn_constructor_kwargs={
                 "backbone": [ray.put(self._backbone)],

@@ -1,17 +1,21 @@
-"""Is Ray there? (layer: scale)."""
+"""Is Ray there, with what each use of it needs? (layer: scale)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from talon_ocd.errors import ConfigError
 
-NEEDED = ("ray",)
-"""Modules of the extra ``ray``."""
+STREAM_NEEDS = ("ray",)
+DATA_NEEDS = ("ray", "pyarrow", "pandas")
+"""What ``ray.data`` imports; a Ray that was installed without it has no such thing."""
+SERVE_NEEDS = ("ray", "fastapi", "grpc", "starlette", "uvicorn", "watchfiles")
+"""What ``ray.serve`` imports."""
 
 
-def check_extra(what: str) -> None:
-    """Say what to install if ``what`` (an option, a command) needs Ray and there is none."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
+def check_extra(what: str, needs: Sequence[str]) -> None:
+    """Say what to install if ``what`` (an option, a command) needs modules of the extra ``ray`` that are missing."""
+    missing = [name for name in needs if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{what} needs {', '.join(missing)}; install it with: pip install 'talon-ocd[ray]'")

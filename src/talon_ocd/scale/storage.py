@@ -6,11 +6,10 @@ the bytes that it decodes. Tar shards are listed from their headers and their me
 
 from __future__ import annotations
 
-import re
 import tarfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
@@ -39,18 +38,20 @@ class Stored:
         path: of the object inside its file system.
         offset: where the image begins.
         size: its bytes.
+        query: options that open the store, e.g. ``region=eu-west-1``; they are shown nowhere.
     """
 
     store: str
     path: str
     offset: int
     size: int
+    query: str = field(default="", repr=False)
 
     def read(self, source: str, limits: Limits) -> bytes:
         """Return the encoded image; raises `ImageError`."""
         check_bytes(self.size, source, limits)
         try:
-            with _file_system(self.store).open_input_file(self.path) as file:
+            with _file_system(self.store, self.query).open_input_file(self.path) as file:
                 data = bytes(file.read_at(self.size, self.offset))
         except _FAILURES as error:
             raise ImageError(source, f"can't be read ({error}); is it still there?") from error
@@ -59,28 +60,36 @@ class Stored:
         return data
 
 
-def is_uri(data: str) -> bool:
-    """Is this the address of an object store?
-
-    >>> is_uri("s3://birds/2026"), is_uri("photos/2026")
-    (True, False)
-    """
-    return re.match(r"[a-z][a-z0-9+.-]+://", data) is not None
+def refuse_secrets(uri: str) -> None:
+    """Refuse an address with a password in it: addresses are written into journals, reports and logs."""
+    split = urlsplit(uri)
+    keys = split.scheme == "s3" and any(mark in split.netloc for mark in ":@")  # a secret with a / ends the host early
+    if keys or "@" in split.netloc.partition(":")[2]:
+        raise DataError(
+            f"{split.scheme}://...@...: an address is written into reports, so it can't hold a password; put the keys "
+            "into the environment (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), and give the bucket alone."
+        )
 
 
 def stored(uri: str) -> ImageSource:
-    """List the images below an address, by path: objects, and members of ``.tar`` shards; labels as in folders."""
+    """List the images below an address, by path: objects, and members of ``.tar`` shards; labels as in folders.
+
+    What follows a ``?`` opens the store (``?region=...&endpoint_override=...``) and is no part of any name.
+    """
+    refuse_secrets(uri)
+    uri, _, query = uri.partition("?")
     split, uri = urlsplit(uri), uri.rstrip("/")
     try:
-        files, root = FileSystem.from_uri(uri)
+        files, root = FileSystem.from_uri(_with(uri, query))
         found = files.get_file_info([root.rstrip("/")])
         if found[0].type == FileType.File:  # one image or one shard: seen from the folder that it is in
             root, uri = root.rpartition("/")[0], uri.rpartition("/")[0]
         else:
             found = files.get_file_info(FileSelector(root.rstrip("/"), recursive=True))
     except (*_FAILURES, ValueError) as error:
-        raise DataError(f"{uri} can't be listed ({error}); check the address and who may read it.") from error
-    listing = _Listing(f"{split.scheme}://{split.netloc}", root.rstrip("/"), uri)
+        said = str(error).replace(_with(uri, query), uri)
+        raise DataError(f"{uri} can't be listed ({said}); check the address and who may read it.") from None
+    listing = _Listing(f"{split.scheme}://{split.netloc}", query, root.rstrip("/"), uri)
     listing.take([info for info in found if info.type == FileType.File])
     if not listing.items:
         left_out = [f"the first that was left out: {one.source} {one.reason}" for one in listing.skipped[:1]]
@@ -91,8 +100,8 @@ def stored(uri: str) -> ImageSource:
 class _Listing:
     """What was found below an address."""
 
-    def __init__(self, store: str, root: str, uri: str) -> None:
-        self._store, self._root, self._uri = store, root, uri
+    def __init__(self, store: str, query: str, root: str, uri: str) -> None:
+        self._store, self._query, self._root, self._uri = store, query, root, uri
         self.items: list[ImageItem] = []
         self.skipped: list[Skipped] = []
         self.ignored = 0
@@ -109,7 +118,7 @@ class _Listing:
             if info.path in members:
                 self._take_shard(name, info, members[info.path])
             elif is_image_name(name):
-                self._add(name, _key(info), Stored(self._store, info.path, 0, info.size))
+                self._add(name, _key(info), Stored(self._store, info.path, 0, info.size, self._query))
             else:
                 self.ignored += 1
 
@@ -117,7 +126,7 @@ class _Listing:
         """Return name, offset and size of the images of a shard, or why it can't be read."""
         try:
             with (
-                _file_system(self._store).open_input_file(info.path) as file,
+                _file_system(self._store, self._query).open_input_file(info.path) as file,
                 tarfile.open(fileobj=file, mode="r:") as archive,
             ):
                 plain = [member for member in archive if member.isreg() and is_image_name(member.name)]
@@ -130,7 +139,7 @@ class _Listing:
             self.skipped.append(Skipped(display(f"{self._uri}/{name}"), members))
             return
         for member, offset, size in members:
-            place = Stored(self._store, info.path, offset, size)
+            place = Stored(self._store, info.path, offset, size, self._query)
             self._add(f"{name}/{member}", f"{_key(info)}|{display(member)}", place, member)
 
     def _add(self, name: str, key: str, place: Stored, labelled_by: str | None = None) -> None:
@@ -147,5 +156,9 @@ def _key(info: FileInfo) -> str:
 
 
 @lru_cache(maxsize=8)
-def _file_system(store: str) -> FileSystem:
-    return FileSystem.from_uri(f"{store}/")[0]
+def _file_system(store: str, query: str) -> FileSystem:
+    return FileSystem.from_uri(_with(f"{store}/", query))[0]
+
+
+def _with(uri: str, query: str) -> str:
+    return f"{uri}?{query}" if query else uri
