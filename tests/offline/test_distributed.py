@@ -27,6 +27,7 @@ from talon_ocd.offline import ALONE, Labelled, Processes, TrunkCache, joined
 from talon_ocd.offline.trainer import train_head
 from tests.cli.running import talon
 from tests.offline.standin import StandIn, some_digits
+from tests.time_limit import time_limit
 
 COUNT = 61
 """With batches of 20 the last one has a single image, so that one of two processes has none of it."""
@@ -99,7 +100,8 @@ def member(rank: int, folder: Path) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes leave behind."""
     folder = tmp_path_factory.mktemp("two")
-    spawn(member, (folder,), nprocs=2)
+    with time_limit():
+        spawn(member, (folder,), nprocs=2, daemon=True)  # they end with this process, however it ends
     return folder
 
 
