@@ -15,9 +15,10 @@ from talon_ocd.errors import ConfigError
 from talon_ocd.images import ImageItem, ImageSource, stream
 from talon_ocd.images.tars import Member
 from talon_ocd.scale.batching import Batch, Batching
-from talon_ocd.scale.encoder import Encoded, Encoder, Head, shrunk
+from talon_ocd.scale.encoder import Encoded, Encoder, Head, Work, shrunk
 from talon_ocd.scale.owner import Answers, Owner
 from talon_ocd.scale.portable import portable, without_pixels
+from talon_ocd.scale.rates import OWNER, Rates
 from talon_ocd.scale.settings import RaySettings, Wanted
 from tests.cli.running import bad_folder
 
@@ -150,3 +151,15 @@ def test_encoders_give_what_an_owner_needs() -> None:
     assert late.wanted((), lasting=True) == Wanted(True, False, True)
     with pytest.raises(ConfigError, match="keeps no journal"):
         late.wanted(("encoder",), lasting=True)
+
+
+def test_restarts_are_counted_by_who_was_started_again() -> None:
+    """Of three encoders one had nothing to do and one died: the idle one does not hide that."""
+    rates = Rates(encoders=3)
+    for life, actor in (("a", 0), ("b", 1), ("c", 1), ("owner", OWNER)):
+        rates.add(Work("encode", life, 1, 0.1), actor)
+    assert (rates.facts()["encoder_restarts"], rates.facts()["owner_restarts"]) == (1, 0)
+
+
+def test_an_encoder_reserves_what_is_counted() -> None:
+    assert (RaySettings().cpus_per_encoder, RaySettings(gpus_per_encoder=0.5).cpus_per_encoder) == (1, 0)

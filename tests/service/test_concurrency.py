@@ -15,6 +15,7 @@ from talon_ocd.images import memory_item
 from talon_ocd.service.encoding import LocalEncoding
 from talon_ocd.service.jobs import Outcome
 from talon_ocd.service.metrics import Metrics
+from talon_ocd.service.service import Service
 from talon_ocd.service.settings import ServiceSettings
 from talon_ocd.service.worker import MICRO_BATCH, Worker
 from tests.service.running import WAIT, Running, digits, running
@@ -132,6 +133,24 @@ def test_stopping_finishes_what_waits(fitted: Talon, folder: Path) -> None:
 def test_a_folder_has_one_service(fitted: Talon, folder: Path) -> None:
     with running(fitted, folder), pytest.raises(StreamInUseError, match="talon serve"), running(fitted, folder):
         pass
+
+
+def test_a_service_that_can_not_start_leaves_nobody_at_work(fitted: Talon, folder: Path) -> None:
+    """The worker refuses this encoding; both it and the stream are closed again."""
+    closed = []
+
+    class Wrong(LocalEncoding):
+        ahead = -1
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    with pytest.raises(ValueError, match="semaphore"):
+        Service(fitted, folder, ServiceSettings(), encoding=Wrong)
+    assert len(closed) == 1
+    with running(fitted, folder) as service:
+        assert service.client().decide(digits()[0]).json["index"] == 0
 
 
 def test_a_full_disk_is_told_and_loses_nothing(fitted: Talon, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
