@@ -12,7 +12,7 @@ import typer
 from talon_ocd.backbones import Vectors
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
-from talon_ocd.errors import PeerError
+from talon_ocd.errors import PeerError, TalonError
 from talon_ocd.images import ImageSource, VectorSource, display, labelled
 from talon_ocd.offline import Processes, joined, own_device
 from talon_ocd.saved import make_folder
@@ -100,11 +100,12 @@ def _train(
 
 @contextmanager
 def _told_once(processes: Processes) -> Iterator[None]:
-    """When one process fails, let it speak and the first one; the others just end."""
+    """When one process fails, let it speak and the first one; when all fail alike, the first one. Others just end."""
     try:
         yield
-    except PeerError:
-        if processes.first:
+    except TalonError as error:
+        alike = processes.all_say(str(error))
+        if processes.first or not (alike or isinstance(error, PeerError)):
             raise
         raise typer.Exit(2) from None
 

@@ -28,6 +28,8 @@ from talon_ocd.offline.trunk_cache import TrunkOutputs
 
 PATIENCE = timedelta(hours=6)
 """How long a process waits for another one that has more to do; torchrun notices dead ones much earlier."""
+FAREWELL = timedelta(seconds=10)
+"""How long a process that has failed waits to hear whether the others have, too."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -42,6 +44,8 @@ class Processes:
 
     rank: int = 0
     size: int = 1
+    aside: dist.ProcessGroup | None = None
+    """Where they talk when one has failed and the others may wait for something else of it."""
 
     @property
     def first(self) -> bool:
@@ -109,6 +113,16 @@ class Processes:
             raise failure
         if failed:
             raise PeerError(f"process {failed[0] + 1} of {self.size} failed; its own message says why.")
+
+    def all_say(self, failure: str) -> bool:
+        """Say whether all processes have failed with the same words; who is still at work is not waited for long."""
+        said = [failure] * self.size
+        if self.size > 1:
+            try:
+                dist.all_gather_object(said, failure, group=self.aside)
+            except RuntimeError:
+                return False
+        return set(said) == {failure}
 
     def gather(self, rows: Tensor, owner: Tensor) -> Tensor:
         """Return rows ``(B, ...)`` of the images that ``owner`` ``(B,)`` holds, given the own ones in that order.
@@ -205,11 +219,16 @@ def owners(sources: Sequence[str], size: int) -> Tensor:
     return torch.tensor([int.from_bytes(digest, "big") % size for digest in digests], dtype=torch.int64)
 
 
+def _all_processes() -> Processes:
+    aside = dist.new_group(backend="gloo", timeout=FAREWELL)
+    return Processes(dist.get_rank(), dist.get_world_size(), aside)
+
+
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[Processes]:
     """Join the processes that ``torchrun`` started, or those of a caller who has initialised ``torch.distributed``."""
     if dist.is_available() and dist.is_initialized():
-        yield Processes(dist.get_rank(), dist.get_world_size())
+        yield _all_processes()
         return
     if not dist.is_available() or not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
@@ -217,7 +236,7 @@ def joined(device: str = "cpu") -> Iterator[Processes]:
     if device.startswith("cuda"):
         torch.cuda.set_device(own_device(device))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
-    yield Processes(dist.get_rank(), dist.get_world_size())
+    yield _all_processes()
     dist.destroy_process_group()  # not after a failure: it would wait for processes that are gone
 
 
