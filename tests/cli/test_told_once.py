@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from torch import distributed as dist
-from torch.multiprocessing import spawn
+from torch.multiprocessing.spawn import spawn
 
 from talon_ocd.cli.fit import _told_once
 from talon_ocd.errors import DataError, TalonError
