@@ -85,7 +85,7 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
         states = (talon.backbone, talon.memory, talon.evidence, talon.probe)
         before = fingerprint(facts, *({} if part is None else part.state_dict() for part in states))
         assert talon.fingerprint() == before
-        for changes in ({"index_above": 0}, {"half_precision": True}):
+        for changes in ({"index_above": 50_000}, {"half_precision": True}):
             talon.config = replace(settings, online=OnlineConfig(**changes))
             assert talon.fingerprint() != before
     finally:
