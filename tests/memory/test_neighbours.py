@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from talon_ocd.config import OnlineConfig
 from talon_ocd.memory import CandidateIndex, PrototypeMemory, neighbours
-from talon_ocd.memory.search import best_two
+from talon_ocd.memory.search import Floats, Ints, best_two
 from talon_ocd.online import Bounds, FeatureStream
 from talon_ocd.online.rules import CosineRule
 
@@ -200,7 +200,12 @@ def test_before_a_category_is_founded_the_graph_is_searched_wider(monkeypatch: p
     looks: list[tuple[int, int]] = []
     graph = graph_of(memory)
     propose = graph._propose
-    monkeypatch.setattr(graph, "_propose", lambda wide, look: (looks.append((len(wide), look)), propose(wide, look))[1])
+
+    def noted(wide: Floats, look: int) -> Ints:
+        looks.append((len(wide), look))
+        return propose(wide, look)
+
+    monkeypatch.setattr(graph, "_propose", noted)
     agree(memory, torch.cat([around(prototypes[:5], 0.1, 1), unit_rows(3, 2)]), threshold=0.95)
     assert looks == [(8, neighbours.FIRST_LOOK), (3, neighbours.SECOND_LOOK)]
 
