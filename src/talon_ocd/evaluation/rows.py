@@ -200,7 +200,7 @@ def check(row: Row) -> None:
 
 
 def group_rows(rows: Iterable[Row]) -> list[Group]:
-    """Return rows in groups of equal data set, method, variant and setup, in the order in which they come."""
+    """Return rows in groups of equal data set, known classes, method, variant and setup, in the order they come in."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(_kind(row), []).append(row)
@@ -257,7 +257,8 @@ def _rows(path: Path, problems: list[str]) -> list[Row]:
 
 
 def _kind(row: Row) -> str:
-    return json.dumps([row.dataset, row.method, row.variant, asdict(row.setup)], sort_keys=True, default=str)
+    share = (row.get("known_classes"), row.get("classes"))
+    return json.dumps([row.dataset, share, row.method, row.variant, asdict(row.setup)], sort_keys=True, default=str)
 
 
 def _identity(row: Row) -> str:
