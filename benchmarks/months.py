@@ -22,43 +22,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from talon_ocd.backbones import Backbone
+from talon_ocd.backbones import Vectors
 from talon_ocd.cli import choices
 from talon_ocd.durable import DurableStream, Identity, Keep, settings_of
 from talon_ocd.embeddings import feature_stream
-from talon_ocd.images import ImageItem, Preprocessing
+from talon_ocd.images import ImageItem
 from talon_ocd.online import Bounds
 
 BATCH = 64
 SPREAD = 0.06
 """Standard deviation of members around their centre, in each of the dimensions."""
-
-
-class AsTheyAre(Backbone):
-    """An encoder that passes features on."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.family, self.name, self.preprocessing = "none", "as-they-are", Preprocessing(8, 8)
-        self.trunk, self.head = nn.Identity(), nn.Linear(1, 1)
-        self.head.forward = lambda hidden: hidden  # type: ignore[method-assign]
-        self.hidden_shape, self.feature_size = (size,), size
-        self.finish()
-
-    def head_parameter_names(self, scope: str) -> list[str]:
-        """Nothing may move."""
-        return []
-
-    def architecture(self) -> dict[str, Any]:
-        """Not saved."""
-        return {}
-
-    @classmethod
-    def from_architecture(cls, architecture: dict[str, Any], preprocessing: Preprocessing) -> Backbone:
-        """Not loaded."""
-        raise NotImplementedError
 
 
 class World:
@@ -120,7 +95,7 @@ def run(chosen: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         rule.offset += chosen.finer
     settings = settings_of(rule.threshold, rule.name, 0.0, begun.config.adapt, bounds)
     names = tuple(str(number) for number in range(20))
-    parts = {"backbone": AsTheyAre(chosen.size), "memory": begun.memory, "config": begun.config, "names": names}
+    parts = {"backbone": Vectors(size=chosen.size), "memory": begun.memory, "config": begun.config, "names": names}
     if rule.name == "evidence":
         parts["rule"] = rule
     stream = DurableStream(folder, Identity("made up", "", names, settings), bounds=bounds, **parts)

@@ -28,21 +28,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import ray
 import torch
+from kills import WAYS, fitted, stream_items
 
-from talon_ocd import Talon, TalonConfig
-from talon_ocd.backbones.tiny import TinyViT
+from talon_ocd import Talon
 from talon_ocd.durable import Journal
 from talon_ocd.images import ImageItem
-from talon_ocd.images.digits import digits
 from talon_ocd.scale.connection import connected
 from talon_ocd.scale.settings import RaySettings
 from talon_ocd.scale.stream import RayStream
 
-KNOWN = ("0", "1", "2", "3", "4")
-WAYS: dict[str, dict[str, Any]] = {
-    "cosine, prototypes and encoder": {"threshold": 0.7, "adapt": "prototypes,encoder"},
-    "evidence": {},
-}
 TABLES = {
     "answers": "idx, source, key, category, verdict, similarity, runner_up, batch, steps FROM decisions",
     "features": "idx, feature FROM features",
@@ -61,7 +55,7 @@ def main() -> None:
     torch.set_num_threads(1)
     settings, wrong = RaySettings(encoders=chosen.encoders), 0
     with tempfile.TemporaryDirectory() as scratch, connected(settings):
-        model, items = Path(scratch) / "model", list(digits())[-chosen.images :]
+        model, items = Path(scratch) / "model", stream_items(chosen.images)
         fitted(chosen.seed).save_pretrained(model)
         for number, (way, options) in enumerate(WAYS.items()):
             place, choice = Path(scratch) / str(number), random.Random(chosen.seed)
@@ -70,14 +64,6 @@ def main() -> None:
             sys.stdout.flush()
             wrong += result["different"]
     sys.exit(1 if wrong else 0)
-
-
-def fitted(seed: int) -> Talon:
-    """Return a small model of the digits 0 to 4."""
-    changes = {"epochs": 2, "views": 2, "rounds": 1, "orders": 1, "try_untrained": False, "adapt_every": 16}
-    talon = Talon(TinyViT(width=32, depth=2), TalonConfig.from_preset("default").override(seed=seed, **changes))
-    talon.fit([item for item in digits() if item.label in KNOWN][:150])
-    return talon
 
 
 def try_way(

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from talon_ocd.backbones import Backbone
+from talon_ocd.backbones import Vectors
 from talon_ocd.config import OnlineConfig, TalonConfig
 from talon_ocd.durable import DurableStream, Identity, settings_of
-from talon_ocd.images import Preprocessing
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline.estimate import estimate
 from talon_ocd.online import Bounds, Evidence, EvidenceRule
@@ -24,27 +22,6 @@ SIZE, CLASSES, KNOWN = 48, 24, 12
 SPREAD = 0.07
 NAMES = tuple(f"class-{number}" for number in range(KNOWN))
 THRESHOLD = 0.6
-
-
-class AsTheyAre(Backbone):
-    """An encoder that passes features on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.family, self.name, self.preprocessing = "none", "as-they-are", Preprocessing(8, 8)
-        self.trunk, self.head = nn.Identity(), nn.Identity()
-        self.hidden_shape, self.feature_size = (SIZE,), SIZE
-        self.finish()
-
-    def head_parameter_names(self, scope: str) -> list[str]:
-        return []
-
-    def architecture(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def from_architecture(cls, architecture: dict[str, Any], preprocessing: Preprocessing) -> Backbone:
-        raise NotImplementedError
 
 
 def members(classes: Sequence[int], seed: int) -> Tensor:
@@ -77,7 +54,7 @@ def open_world(folder: Path, rule: str = "evidence", model: str = "one model", h
     return DurableStream(
         folder,
         Identity(model, model, NAMES, settings),
-        backbone=AsTheyAre(),
+        backbone=Vectors(size=SIZE),
         memory=PrototypeMemory(means),
         config=config,
         names=NAMES,

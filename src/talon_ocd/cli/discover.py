@@ -204,7 +204,7 @@ def _tell_skip(skipped: Skipped) -> None:
 def _facts(online: Online, data: str, before: int, seconds: float, answered: int) -> dict[str, Any]:
     kept = engines.lasting(online)
     return {
-        **engines.facts_of(online),
+        **online.facts(),
         **({"stream": display(kept.folder), "answered_before": before} if kept else {}),
         "data": display(data),
         "seconds": round(seconds, 3),
@@ -230,11 +230,11 @@ def _answers(
             _tell_skip(skipped)
 
     if isinstance(items, list):
-        items = engines.unseen(online, items)
+        items = online.unseen(items)
     with progress.task("Discovering", len(items) if isinstance(items, Sized) else None) as task:
         for decision, item in engines.answers(online, items, skip, one_by_one=lazy):
             yield decision, item
-            task.advance(1, categories=engines.discovered(online), **engines.rates(online))
+            task.advance(1, categories=online.categories, **engines.rates(online))
 
 
 def _ordered(items: list[ImageItem], shuffle: bool, seed: int) -> list[ImageItem]:
@@ -256,7 +256,7 @@ def _second_thoughts(online: Online, record: Record, output: Path) -> dict[str, 
         return {}
     written = len(record.decisions)  # Ctrl-C in the middle of a batch: more was answered than anybody was told
     thoughts = replace(thoughts, moves=tuple(move for move in thoughts.moves if move.index < written))
-    plain = thoughts.to_dict(engines.first_names(online), lambda index: record.decisions[index].source)
+    plain = thoughts.to_dict(online.name, lambda index: record.decisions[index].source)
     write_files(output, {THOUGHTS: json.dumps(plain, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace")})
     return {"proposed_moves": len(thoughts.moves), "proposed_merges": len(thoughts.merges)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -128,13 +128,6 @@ def lasting(online: Online) -> Lasting | None:
     return None
 
 
-def unseen(online: Online, items: list[ImageItem]) -> list[ImageItem]:
-    """Return the images that a stream will answer: one with a folder leaves out what it has answered before."""
-    if isinstance(online, DiscoveryStream) and not isinstance(online, DurableStream):
-        return items
-    return online.unseen(items)
-
-
 def answers(
     online: Online, items: Iterable[ImageItem], on_skip: OnSkip, one_by_one: bool = False
 ) -> Iterator[tuple[Decision, ImageItem]]:
@@ -144,43 +137,11 @@ def answers(
     return online.run_items(list(items), on_skip)
 
 
-def discovered(online: Online) -> int:
-    """Return the number of discovered categories."""
-    if isinstance(online, DiscoveryStream):
-        return online.memory.size - online.memory.known
-    return online.categories
-
-
 def rates(online: Online) -> dict[str, str]:
     """Return what a progress should show besides: images a second of one process, by stage."""
     if isinstance(online, DiscoveryStream):
         return {}
     return {stage: f"{rate:.0f}/s" for stage, rate in online.rates.per_second().items()}
-
-
-def facts_of(online: Online) -> dict[str, Any]:
-    """Return what a summary says of a stream: how it decides, what learns, and where it ran."""
-    if isinstance(online, DiscoveryStream):
-        rule, ran = online.discovery.rule, {}
-        decides, adapt = (
-            {"name": rule.name, "unit": rule.unit, "threshold": rule.threshold},
-            ",".join(online.config.adapt),
-        )
-    else:
-        ran = {"ray": {"mode": online.settings.mode, **online.rates.facts()}}
-        decides, adapt = online.opened.rule, ",".join(online.opened.adapt)
-    return {
-        "rule": decides["name"],
-        "unit": decides["unit"],
-        "threshold": decides["threshold"],
-        "adapt": adapt or "none",
-        **ran,
-    }
-
-
-def first_names(online: Online) -> Callable[[int], str]:
-    """Return what gives a category the name that it has until somebody names it."""
-    return online.discovery.name if isinstance(online, DiscoveryStream) else online.name
 
 
 def ray_line(facts: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ in between at the place where they happened, so that every number comes out as i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -119,12 +119,7 @@ class DurableStream(DiscoveryStream):
 
     def unseen(self, items: Sequence[ImageItem]) -> list[ImageItem]:
         """Return the images that were not answered yet, each once."""
-        seen = self.journal.seen([item.key for item in items])
-        fresh: dict[str, ImageItem] = {}
-        for item in items:
-            if item.key not in seen:
-                fresh.setdefault(item.key, item)
-        return list(fresh.values())
+        return each_once(items, self.journal.seen([item.key for item in items]))
 
     def observe_loaded(
         self,
@@ -394,6 +389,15 @@ class DurableStream(DiscoveryStream):
     def _usable(self) -> None:
         if self._broken:
             raise StorageError(f"{self.folder}: the stream must be opened again ({self._broken}).")
+
+
+def each_once(items: Sequence[ImageItem], seen: Collection[str]) -> list[ImageItem]:
+    """Return the images whose keys are not among ``seen``, the first of each key."""
+    fresh: dict[str, ImageItem] = {}
+    for item in items:
+        if item.key not in seen:
+            fresh.setdefault(item.key, item)
+    return list(fresh.values())
 
 
 def settings_at(folder: Path) -> Mapping[str, Any]:

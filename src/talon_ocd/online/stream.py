@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,24 @@ class DiscoveryStream:
         self._ids: list[Tensor] = []
         self._graph: Tensor | None = None
         self._given: Tensor | None = None
+
+    @property
+    def categories(self) -> int:
+        """Categories discovered so far."""
+        return self.memory.size - self.memory.known
+
+    def name(self, category: int) -> str:
+        """Return the name of a category until somebody names it."""
+        return self.discovery.name(category)
+
+    def facts(self) -> dict[str, Any]:
+        """Return how it decides and what learns, for summaries."""
+        rule, adapt = self.discovery.rule, ",".join(self.config.adapt)
+        return {"rule": rule.name, "unit": rule.unit, "threshold": rule.threshold, "adapt": adapt or "none"}
+
+    def unseen(self, items: Sequence[ImageItem]) -> list[ImageItem]:
+        """Return the images that ``run_items`` would answer: all, since a stream in memory remembers none."""
+        return list(items)
 
     @property
     def memory(self) -> PrototypeMemory:

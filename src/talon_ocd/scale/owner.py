@@ -37,7 +37,7 @@ class Opened:
         room: answers left before the next adaptation.
         every: answers between two adaptations.
         adapt: what keeps learning.
-        rule: name, unit and threshold of what decides.
+        facts: how it decides and what learns, for summaries.
         names: the known classes.
         categories: discovered before.
         warnings: what people should read.
@@ -47,7 +47,7 @@ class Opened:
     room: int
     every: int
     adapt: tuple[str, ...]
-    rule: dict[str, Any]
+    facts: dict[str, Any]
     names: tuple[str, ...]
     categories: int
     warnings: tuple[str, ...]
@@ -96,15 +96,14 @@ class Owner:
     def opened(self) -> Opened:
         """Open the stream, if that was not done, and tell what it is."""
         stream = self._stream
-        rule = stream.discovery.rule
         return Opened(
             answered=stream.answered,
             room=stream.discovery.room,
             every=stream.config.adapt_every,
             adapt=stream.config.adapt,
-            rule={"name": rule.name, "unit": rule.unit, "threshold": rule.threshold},
-            names=tuple(stream.discovery.name(known) for known in range(stream.memory.known)),
-            categories=self._categories,
+            facts=stream.facts(),
+            names=tuple(stream.name(known) for known in range(stream.memory.known)),
+            categories=stream.categories,
             warnings=self._warnings,
         )
 
@@ -142,7 +141,7 @@ class Owner:
             decisions = self._decide(batch, encoded, anew)
             head = self._changed_head(before)
         work = Work("decide", self._life, len(decisions), time.perf_counter() - began)
-        return Answers(decisions, self._categories, behind, anew, head, work)
+        return Answers(decisions, stream.categories, behind, anew, head, work)
 
     def skip(self, batch: Batch) -> None:
         """Write down what could not be used."""
@@ -195,10 +194,6 @@ class Owner:
         if [decision.source for decision in told] != [item.source for item in batch.items]:
             raise StreamError(f"the journal has other answers than those of batch {batch.first}; run it again.")
         return told
-
-    @property
-    def _categories(self) -> int:
-        return self._stream.memory.size - self._stream.memory.known
 
     @cached_property
     def _stream(self) -> DiscoveryStream:

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from talon_ocd.durable import Journal
 from talon_ocd.durable.pictures import Pictures
+from talon_ocd.durable.stream import each_once
 from talon_ocd.errors import ConfigError, StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision, SecondThoughts
@@ -99,6 +100,10 @@ class RayStream:
         """Return the name of a category until somebody names it."""
         return category_name(category, self.opened.names)
 
+    def facts(self) -> dict[str, Any]:
+        """Return how it decides, what learns, and what happened on Ray, for summaries."""
+        return {**self.opened.facts, "ray": {"mode": self.settings.mode, **self.rates.facts()}}
+
     def processes(self) -> list[int]:
         """Return the process ids of all encoders and, last, of the owner; asked in turn with their other work."""
         ids: list[int] = ray.get([actor.process.remote() for actor in (*self.encoders, self.owner)])
@@ -110,11 +115,7 @@ class RayStream:
             return list(items)
         with self._kindly():
             seen = ray.get(self.owner.seen.remote([item.key for item in items]))
-        fresh: dict[str, ImageItem] = {}
-        for item in items:
-            if item.key not in seen:
-                fresh.setdefault(item.key, item)
-        return list(fresh.values())
+        return each_once(items, seen)
 
     def run_items(
         self,
