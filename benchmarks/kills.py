@@ -64,6 +64,7 @@ def main() -> None:
 def fitted(seed: int) -> Talon:
     """Return a small model of the digits 0 to 4."""
     changes = {"epochs": 2, "views": 2, "rounds": 1, "orders": 1, "try_untrained": False, "adapt_every": 16}
+    changes["guard.images"] = 32  # a step is judged at the next adaptation, so that heads change even in short streams
     talon = Talon(TinyViT(width=32, depth=2), TalonConfig.from_preset("default").override(seed=seed, **changes))
     talon.fit([item for item in digits() if item.label in KNOWN][:150])
     return talon

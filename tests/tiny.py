@@ -7,10 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from talon_ocd import Talon, TalonConfig
 from talon_ocd.backbones.tiny import TinyViT
 from talon_ocd.images import ImageItem
 from talon_ocd.images.digits import digits
+from talon_ocd.online import Probe
 
 KNOWN = ("0", "1", "2", "3")
 
@@ -41,6 +44,12 @@ def tiny_talon(preset: str = "default", **settings: Any) -> Talon:
     short = {"epochs": 2, "views": 2, "rounds": 1, "orders": 1, "grid": 8, "try_untrained": False}
     changes = {**short, "seed": 3, **settings}
     return Talon(TinyViT(width=32, depth=2), TalonConfig.from_preset(preset).override(**changes))
+
+
+def some_of(probe: Probe, number: int) -> Probe:
+    """Fewer images of a probe, evenly spaced: a guard looks at twice ``adapt_every`` of them at one adaptation."""
+    some = torch.arange(number) * len(probe) // number
+    return Probe(probe.hidden[some], probe.labels[some])
 
 
 def write_folder(root: Path, items: list[ImageItem]) -> Path:

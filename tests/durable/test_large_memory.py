@@ -25,7 +25,7 @@ BOTH = "prototypes,encoder"
 
 @lru_cache
 def fitted() -> Talon:
-    talon = tiny.tiny_talon(adapt_every=8, index_above=1)
+    talon = tiny.tiny_talon(adapt_every=8, index_above=1, images=16)
     talon.fit(tiny.labelled())
     return talon
 

@@ -26,7 +26,7 @@ BOTH = "prototypes,encoder"
 
 @lru_cache
 def fitted() -> Talon:
-    talon = tiny.tiny_talon(adapt_every=8)
+    talon = tiny.tiny_talon(adapt_every=8, images=16)  # so few that a guard judges a step at the next adaptation
     talon.fit(tiny.labelled())
     return talon
 

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,17 @@ GENTLE, HARMFUL = 1e-4, 30.0
 BY_BOTH_RULES = pytest.mark.parametrize("threshold", [0.8, None], ids=["cosine", "evidence"])
 
 
-def opened(talon: Talon, threshold: float | None = 0.8, guard: GuardConfig | None = None, **changes: Any) -> Any:
-    """A stream whose whole head adapts every 16 answers; without a threshold evidence decides."""
+def opened(
+    talon: Talon,
+    threshold: float | None = 0.8,
+    guard: GuardConfig | None = None,
+    probe: int = 32,
+    **changes: Any,
+) -> Any:
+    """A stream whose whole head adapts every 16 answers; without a threshold evidence decides.
+
+    A probe of 32 images is looked at in one part: a step at one adaptation, the verdict at the next.
+    """
     lively = {"adapt": ADAPTATIONS, "adapt_every": 16, "encoder_lr": GENTLE, "encoder_scope": "head"}
     online = replace(talon.config.online, **{**lively, **changes})
     rule = None
@@ -32,7 +42,7 @@ def opened(talon: Talon, threshold: float | None = 0.8, guard: GuardConfig | Non
     else:
         online = replace(online, threshold=threshold)
     assert talon.probe is not None
-    guardian = None if guard is None else Guard(talon.probe, guard)
+    guardian = None if guard is None else Guard(tiny.some_of(talon.probe, probe), guard)
     return DiscoveryStream(talon.backbone, talon.memory.copy(), online, talon.names, rule=rule, guard=guardian)
 
 
@@ -62,40 +72,100 @@ def noise(count: int) -> list[ImageItem]:
     return [memory_item(random.integers(0, 256, (8, 8), dtype=np.uint8), f"noise {number}") for number in range(count)]
 
 
+def waits(stream: Any) -> bool:
+    """Is there a step that was not judged yet?"""
+    return any(name.startswith("guard.candidate.") for name in stream.state_dict())
+
+
+def learn_one_batch_late(stream: Any) -> None:
+    """Let a stream without a guard do what one whose steps all pass should do: every other step, one batch late."""
+    adapter, waiting = stream.adapter, list[dict[str, Tensor]]()
+    step = adapter.step
+
+    def late(*words: Any) -> None:
+        if waiting:
+            adapter.load_state_dict(waiting.pop())
+            return
+        before = adapter.state_dict()
+        step(*words)
+        waiting.append(adapter.state_dict())
+        adapter.load_state_dict(before)
+
+    adapter.step = late
+
+
 @BY_BOTH_RULES
 def test_good_steps_pass_unchanged(fitted: Talon, threshold: float | None) -> None:
     guarded, free = opened(fitted, threshold, GuardConfig(most_new=1.0)), opened(fitted, threshold)
+    learn_one_batch_late(free)
     expected = ids(free.observe_many(tiny.incoming()))
     assert ids(guarded.observe_many(tiny.incoming())) == expected
     assert same(head(guarded), head(free)) and not same(head(free), fitted.backbone.head.state_dict())
     state = {name: value for name, value in guarded.state_dict().items() if not name.startswith("guard.")}
     assert same(state, free.state_dict())
-    assert (guarded.guard.taken, guarded.guard.refused, guarded.guard.skipped) == (len(tiny.incoming()) // 16, 0, 0)
+    assert (guarded.guard.taken, guarded.guard.refused, guarded.guard.skipped) == (len(tiny.incoming()) // 32, 0, 0)
     assert guarded.guard.take_events() == []
 
 
 @BY_BOTH_RULES
-def test_a_harmful_step_is_undone_to_the_bit_and_written_down(fitted: Talon, threshold: float | None) -> None:
+def test_a_harmful_step_never_answers_and_is_written_down(fitted: Talon, threshold: float | None) -> None:
     stream = opened(fitted, threshold, GuardConfig(most_new=1.0))
-    stream.observe_many(tiny.incoming(32))
+    stream.observe_many(tiny.incoming(64))
     before, steps = head(stream), stream.adapter.steps
     rush(stream, HARMFUL)
-    stream.observe_many(tiny.incoming()[32:48])
-    assert same(before, head(stream)) and stream.adapter.steps == steps == 2
+    stream.observe_many(tiny.incoming()[64:80])
+    assert waits(stream) and same(before, head(stream)) and stream.adapter.steps == steps == 2
+    assert stream.guard.take_events() == []
+    stream.observe_many(tiny.incoming()[80:96])
+    assert not waits(stream) and same(before, head(stream)) and stream.adapter.steps == 2
     assert stream.guard.refused == 1 and stream.guard.taken == 2
     (event,) = stream.guard.take_events()
-    assert event["kind"] == "refused" and event["answered"] == 48 and "on the probe fell from" in event["reason"]
+    assert event["kind"] == "refused" and event["answered"] == 96 and "on the probe fell from" in event["reason"]
     assert event["values"]["accuracy"] < 1 and json.loads(json.dumps(event)) == event
+
+
+def test_the_head_changes_when_a_step_has_passed_and_only_then(fitted: Talon) -> None:
+    stream, heads = opened(fitted, guard=GuardConfig(most_new=1.0)), []
+    for start in range(0, 96, 16):
+        stream.observe_many(tiny.incoming()[start : start + 16])
+        heads.append((stream.adapter.steps, head(stream)))
+    assert [steps for steps, _ in heads] == [0, 1, 1, 2, 2, 3]
+    for (steps, one), (later, other) in pairwise(heads):
+        assert same(one, other) == (steps == later)
+
+
+def test_a_large_probe_is_looked_at_in_parts(fitted: Talon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stop passes more images through the head than it is allowed to, and the verdict is that of one look."""
+    settings, images = GuardConfig(most_new=1.0), tiny.incoming()
+    stream, at_once = (opened(fitted, guard=settings, probe=72) for _ in range(2))
+    at_once.guard._at_once = 72
+    passed, encode = list[int](), stream.adapter.encode
+
+    def counted(hidden: Tensor, with_graph: bool = False) -> Tensor:
+        passed.append(len(hidden))
+        features: Tensor = encode(hidden, with_graph)
+        return features
+
+    monkeypatch.setattr(stream.adapter, "encode", counted)
+    taken = []
+    for start in range(0, 64, 16):
+        stream.observe_many(images[start : start + 16])
+        taken.append(stream.guard.taken)
+    assert taken == [0, 0, 0, 1]  # a step, then looks at 32, 32 and 8 images
+    assert passed == [16, 16, 32, 16, 32, 16, 8]
+    at_once.observe_many(images[:32])
+    assert at_once.guard.taken == 1
+    assert all(torch.allclose(head(stream)[name], value, atol=1e-6) for name, value in head(at_once).items())
 
 
 def test_a_head_or_a_gradient_that_is_not_finite_is_refused(fitted: Talon) -> None:
     stream = opened(fitted, guard=GuardConfig(most_new=1.0), encoder_clip=None)
     before = head(stream)
     rush(stream, 1e38)
-    stream.observe_many(tiny.incoming(16))
+    stream.observe_many(tiny.incoming(32))
     stream.adapter.loss = lambda features, ids, prototypes, hidden: features.sum() * torch.inf
-    stream.observe_many(tiny.incoming()[16:32])
-    assert same(before, head(stream))
+    stream.observe_many(tiny.incoming()[32:48])
+    assert same(before, head(stream)) and not waits(stream)
     reasons = [event["reason"] for event in stream.guard.take_events()]
     assert reasons == ["the head gives features that are not finite", "the gradient is not finite"]
 
@@ -104,31 +174,32 @@ def test_refusals_in_a_row_lead_back_to_the_frozen_head_and_pauses_grow(fitted: 
     frozen = head(opened(fitted))
     settings = GuardConfig(most_new=1.0, patience=2, pause=1, longest_pause=3)
     stream = opened(fitted, guard=settings)
-    images = tiny.incoming() * 4
-    stream.observe_many(images[:16])
+    images = tiny.incoming() * 5
+    stream.observe_many(images[:32])
     assert not same(frozen, head(stream))
     rush(stream, HARMFUL)
-    stream.observe_many(images[16:])
+    stream.observe_many(images[32:])
     assert same(frozen, head(stream))
     kinds = [event["kind"] for event in stream.guard.take_events()]
     assert kinds[:6] == ["refused", "refused", "rolled_back"] * 2
-    # 1 step taken, then 2 refused + 1 left out, 2 + 2, 2 + 3, 2 + 3, ...
+    # 1 step taken, then 2 refused + 1 adaptation left out, 2 + 2, 2 + 3, 2 + 3, ...: a step and its verdict are two
     adaptations = len(images) // 16
-    pauses, at = [], 1
+    pauses, at = [], 2
     for length in (1, 2, 3, 3, 3, 3, 3):
-        pauses.append((at + 2, length))
-        at += 2 + length
+        pauses.append((at + 4, length))
+        at += 4 + length
     rolled_back = [length for start, length in pauses if start <= adaptations]
     assert stream.guard.rolled_back == len(rolled_back) >= 4
-    assert stream.guard.taken + stream.guard.refused + stream.guard.skipped == adaptations
+    judged = stream.guard.taken + stream.guard.refused
+    assert 2 * judged + waits(stream) + stream.guard.skipped == adaptations
     assert stream.guard.skipped == sum(rolled_back) - stream.guard.pause
 
 
 def test_a_step_that_passes_ends_the_row_of_refusals(fitted: Talon) -> None:
-    stream, images = opened(fitted, guard=GuardConfig(most_new=1.0, patience=2)), tiny.incoming()
+    stream, images = opened(fitted, guard=GuardConfig(most_new=1.0, patience=2)), tiny.incoming() * 2
     for start, rate in enumerate((HARMFUL, GENTLE, HARMFUL, GENTLE)):
         rush(stream, rate)
-        stream.observe_many(images[16 * start : 16 * start + 16])
+        stream.observe_many(images[32 * start : 32 * start + 32])
     assert (stream.guard.refused, stream.guard.taken, stream.guard.rolled_back) == (2, 2, 0)
 
 
@@ -143,7 +214,7 @@ def test_a_burst_of_one_class_drives_no_step(fitted: Talon) -> None:
 def test_a_burst_that_is_split_into_many_categories_is_seen_by_its_features(fitted: Talon) -> None:
     burst, mixed = (opened(fitted, 1.5, GuardConfig(most_new=1.0), adapt_every=32) for _ in range(2))
     burst.observe_many(one_class(32))
-    mixed.observe_many(tiny.incoming(32))
+    mixed.observe_many(tiny.incoming(64))
     (event,) = burst.guard.take_events()
     assert event["kind"] == "skipped" and "as alike as if nearly all were of one class" in event["reason"]
     assert (burst.guard.skipped, mixed.guard.skipped, mixed.guard.taken) == (1, 0, 1)
@@ -157,10 +228,10 @@ def test_a_batch_that_founds_mostly_new_categories_drives_no_step(fitted: Talon)
 
 
 def test_the_rate_of_new_categories_is_looked_at_over_the_last_answers(fitted: Talon) -> None:
-    stream = opened(fitted, threshold=1.5, guard=GuardConfig(), adapt_every=8)
-    stream.observe_many(tiny.incoming(48))
-    # too few answers to speak of a rate in the first three batches, which found as many categories
-    assert (stream.guard.taken + stream.guard.refused, stream.guard.skipped) == (3, 3)
+    stream = opened(fitted, threshold=1.5, guard=GuardConfig())
+    stream.observe_many(tiny.incoming(96))
+    # too few answers to speak of a rate in the first batch, which founds as many categories; the second one judges it
+    assert (stream.guard.taken + stream.guard.refused, stream.guard.skipped) == (1, 4)
 
 
 def test_what_the_memory_lost_is_not_the_fault_of_a_step(fitted: Talon) -> None:
@@ -168,12 +239,13 @@ def test_what_the_memory_lost_is_not_the_fault_of_a_step(fitted: Talon) -> None:
     known = stream.memory.prototypes[: stream.memory.known].clone()
     stream.memory.replace(torch.arange(len(known)), known.roll(1, dims=0))  # every class has another one's prototype
     stream.observe_many(tiny.incoming(64))
-    assert (stream.guard.taken, stream.guard.refused) == (4, 0)
+    assert (stream.guard.taken, stream.guard.refused) == (2, 0)
 
 
-def test_the_guard_goes_on_after_a_save_as_if_nothing_had_been(fitted: Talon) -> None:
-    settings, images = GuardConfig(patience=2, pause=2), tiny.incoming()
-    whole, first, second = (opened(fitted, guard=settings) for _ in range(3))
+@pytest.mark.parametrize("probe", [32, 64], ids=["one look", "two looks"])
+def test_the_guard_goes_on_after_a_save_as_if_nothing_had_been(fitted: Talon, probe: int) -> None:
+    settings, images, waited = GuardConfig(patience=2, pause=2), tiny.incoming() * 2, set()
+    whole, first, second = (opened(fitted, guard=settings, probe=probe) for _ in range(3))
     for stream in (whole, first):
         stream.observe_many(images[:32])
     for stream in (whole, first, second):
@@ -181,35 +253,59 @@ def test_the_guard_goes_on_after_a_save_as_if_nothing_had_been(fitted: Talon) ->
     expected = ids(whole.observe_many(images[32:]))
     for cut in range(32, len(images), 17):
         kept = save(first.state_dict())
+        waited.add(waits(first))
         second.load_state_dict(load(kept))
         answers = ids(second.observe_many(images[cut:]))
         assert answers == expected[cut - 32 :] and same(second.state_dict(), whole.state_dict())
         assert same(head(second), head(whole))
         first.observe_many(images[cut : cut + 17])
-    assert second.guard.rolled_back == whole.guard.rolled_back >= 1
+    assert waited == {True, False} and second.guard.rolled_back == whole.guard.rolled_back >= 1
     assert second.guard.take_events() == whole.guard.take_events() != []
 
 
+def test_a_stream_that_goes_back_drops_the_step_that_waits(fitted: Talon) -> None:
+    stream, images = opened(fitted, guard=GuardConfig(most_new=1.0)), tiny.incoming()
+    stream.observe_many(images[:32])
+    earlier = stream.state_dict()
+    stream.observe_many(images[32:48])
+    assert waits(stream)
+    stream.go_back(earlier)
+    assert not waits(stream) and stream.guard.taken == 1
+
+
+def test_the_end_of_a_stream_is_an_adaptation_like_others(fitted: Talon) -> None:
+    stream, images = opened(fitted, guard=GuardConfig(most_new=1.0)), tiny.incoming()
+    stream.observe_many(images[:24])
+    assert waits(stream) and stream.adapter.steps == 0
+    stream.flush()
+    assert not waits(stream) and stream.adapter.steps == stream.guard.taken == 1
+
+
 def test_states_with_and_without_a_guard_go_together(fitted: Talon) -> None:
-    images = tiny.incoming(64)
+    images = tiny.incoming()
     guarded, free = opened(fitted, guard=GuardConfig(most_new=1.0)), opened(fitted)
     free.observe_many(images[:32])
-    guarded.observe_many(images[:32])
+    guarded.observe_many(images[:48])
     later, unguarded = opened(fitted, guard=GuardConfig(most_new=1.0)), opened(fitted)
+    later.observe_many(images[:16])
+    assert waits(later) and waits(guarded)
     later.load_state_dict(free.state_dict())
+    assert not waits(later)  # its step was of another head
     unguarded.load_state_dict(guarded.state_dict())
-    expected = ids(free.observe_many(images[32:]))
-    assert ids(later.observe_many(images[32:])) == ids(unguarded.observe_many(images[32:])) == expected
-    assert later.guard.taken == 2
+    assert same(head(unguarded), head(guarded)) and ids(unguarded.observe_many(images[48:])) != []
+    learn_one_batch_late(free)
+    expected = ids(free.observe_many(images[32:64]))
+    assert ids(later.observe_many(images[32:64])) == expected and same(head(later), head(free))
+    assert later.guard.taken == 1
     rush(later, HARMFUL)
     before = head(later)
-    later.observe_many(tiny.incoming()[64:80])
+    later.observe_many(images[64:96])
     assert later.guard.refused == 1 and same(before, head(later))  # before is not the head that it started with
 
 
 def test_events_that_nobody_takes_do_not_pile_up(fitted: Talon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_EVENTS", 5)
-    stream = opened(fitted, threshold=1.5, guard=GuardConfig(), adapt_every=4)
+    stream = opened(fitted, threshold=1.5, guard=GuardConfig(), probe=8, adapt_every=4)
     stream.observe_many(tiny.incoming(72))
     assert stream.guard.skipped > 5
     assert [event["answered"] for event in stream.guard.take_events()] == [56, 60, 64, 68, 72]
@@ -225,7 +321,7 @@ def accuracy(stream: DiscoveryStream) -> float:
 def test_a_bad_stream_ruins_the_encoder_unless_it_is_guarded(fitted: Talon, threshold: float | None) -> None:
     bad = [*one_class(48), *noise(48), *list(tiny.part(20, 52, ("5",))), *noise(32)] * 2
     without = opened(fitted, threshold, adapt=("prototypes",))
-    free, guarded = (opened(fitted, threshold, guard, encoder_lr=3.0) for guard in (None, GuardConfig()))
+    free, guarded = (opened(fitted, threshold, guard, 80, encoder_lr=3.0) for guard in (None, GuardConfig()))
     for stream in (without, free, guarded):
         stream.observe_many(bad)
     assert accuracy(free) < accuracy(without) - 0.1
@@ -242,9 +338,10 @@ def test_a_model_guards_the_streams_whose_encoder_learns(fitted: Talon) -> None:
 def test_a_stream_with_a_folder_writes_every_verdict_once_and_goes_on_with_the_pause(
     fitted: Talon, tmp_path: Path
 ) -> None:
-    rough = {"encoder_lr": HARMFUL, "encoder_scope": "head", "adapt_every": 16}
+    rough = {"encoder_lr": HARMFUL, "encoder_scope": "head", "adapt_every": 8}
     talon = Talon(fitted.backbone, fitted.config.override(**rough, most_new=1.0, patience=2, pause=2))
-    talon.names, talon.evidence, talon.probe = fitted.names, fitted.evidence, fitted.probe
+    assert fitted.probe is not None
+    talon.names, talon.evidence, talon.probe = fitted.names, fitted.evidence, tiny.some_of(fitted.probe, 16)
     talon._memory, talon._threshold = fitted.memory, fitted.threshold
     images, answers = tiny.incoming(), []
     whole = talon.stream(adapt="prototypes,encoder")

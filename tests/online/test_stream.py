@@ -134,7 +134,9 @@ def test_the_adaptation_moves_the_promised_weights_only(fitted: Talon, threshold
 @pytest.mark.parametrize("adapt", [(), ("prototypes",), ("encoder",), ("prototypes", "encoder")])
 @pytest.mark.parametrize("classifier", ["margin", "cosine"])
 def test_every_row_of_the_ablation_runs(classifier: str, adapt: tuple[str, ...]) -> None:
-    talon = tiny.tiny_talon(epochs=1, classifier=classifier, keep_pretrained=False, threshold=0.9, adapt=adapt)
+    talon = tiny.tiny_talon(
+        epochs=1, classifier=classifier, keep_pretrained=False, threshold=0.9, adapt=adapt, enabled=False
+    )
     talon.fit(tiny.labelled())
     stream = talon.stream()
     assert len(list(stream.run(tiny.incoming(70)))) == 70

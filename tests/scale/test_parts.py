@@ -116,15 +116,16 @@ def test_a_head_that_is_too_old_is_run_again(model: Path, incoming_folder: Path,
     options: dict[str, Any] = {"threshold": 0.8, "adapt": "prototypes,encoder"}
     talon = Talon.from_pretrained(model)
     every = talon.config.online.adapt_every
-    items = (items * 4)[: 3 * every]
+    items = (items * 4)[: 5 * every]
     alone = talon.stream(**options)
     wanted = [alone.observe_many(items[start : start + every]) for start in range(0, len(items), every)]
     owner, worker = Owner(str(model), None, options, 1, staleness), encoder(model)
     found = [ask(owner, worker, items[start : start + every], BOTH) for start in range(0, len(items), every)]
     versions = [answers.head.version if answers.head else None for answers in found]
-    assert versions[:2] == [1, 2], "the guard took the first steps"
-    assert [answers.behind for answers in found] == [0, 1, 2]
-    assert [answers.encoded_anew for answers in found] == [at > staleness for at in range(3)]
+    assert versions[:4] == [None, 1, None, 2], "the guard took the first steps, each at the adaptation after its own"
+    behind = [0, 0, 1, 1, 2]
+    assert [answers.behind for answers in found] == behind
+    assert [answers.encoded_anew for answers in found] == [at > staleness for at in behind]
     same = [answers.decisions for answers in found] == wanted
     assert same == (staleness == 0)
 

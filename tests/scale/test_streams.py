@@ -18,6 +18,7 @@ from talon_ocd.errors import ConfigError, StreamError
 from talon_ocd.images import ImageItem, Skipped, stream
 from talon_ocd.online import Decision
 from talon_ocd.scale.settings import RaySettings
+from tests import tiny
 from tests.cli.running import refused, talon
 
 with warnings.catch_warnings():
@@ -49,6 +50,8 @@ def often(fitted: Talon, tmp_path_factory: pytest.TempPathFactory) -> Path:
     fitted.save_pretrained(folder)
     eager = Talon.from_pretrained(folder)
     eager.config = eager.config.override(adapt_every=16)
+    assert eager.probe is not None
+    eager.probe = tiny.some_of(eager.probe, 32)
     eager.save_pretrained(folder)
     return folder
 

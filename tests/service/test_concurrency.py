@@ -223,8 +223,10 @@ def test_the_encoder_learns_while_it_serves(fitted: Talon, folder: Path) -> None
         assert sorted(answer["index"] for answer in answers) == list(range(140))
         before = client.get("/v1/status").json
         assert before["adapt"] == "prototypes,encoder"
-        looked_at = sum(before["guard"][what] for what in ("taken", "skipped", "refused"))
-        assert looked_at == 140 // service.service.stream.config.adapt_every
+        judged, skipped = before["guard"]["taken"] + before["guard"]["refused"], before["guard"]["skipped"]
+        assert (
+            2 * judged + skipped == 140 // service.service.stream.config.adapt_every
+        )  # a step, and what is said of it
         assert before["encoder_steps"] == before["guard"]["taken"]
         assert b'talon_stage_seconds_count{stage="adapt"}' in client.get("/metrics").body
     with running(fitted, folder) as service:

@@ -1,8 +1,10 @@
-"""The guard: refuses or takes back encoder steps that harm what the model knew (layer: online; ``docs/guard.md``).
+"""The guard: refuses encoder steps that harm what the model knew (layer: online; ``docs/guard.md``).
 
 Test-time adaptation has no labels, so it can walk away from them: a burst of one class, noise or another camera pull
-the encoder until known classes are lost. The guard asks a probe of labelled images after every step, and compares with
-the frozen head at the very same memory: what the memory alone lost is not the step's fault.
+the encoder until known classes are lost. The guard takes every step on the side, at one adaptation, and asks a probe of
+labelled images about it at the next one, so that neither holds answers up for longer than a step of the head, and no
+head answers before it has passed. Readings are compared with the frozen head's at the very same memory: what the memory
+alone lost is not the step's fault.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from torch import Tensor
 
 from talon_ocd.config import GuardConfig
 from talon_ocd.online.adapt import EncoderAdapter
-from talon_ocd.online.feature_stream import FeatureStream
-from talon_ocd.online.probe import Probe, Reading, alikeness, read
+from talon_ocd.online.candidate import Candidate, set_values, values_of
+from talon_ocd.online.feature_stream import FeatureStream, section
+from talon_ocd.online.probe import Probe, Reading, alikeness, own_cosines, read
 
 Kind = Literal["skipped", "refused", "rolled_back"]
 WINDOW = 64
@@ -29,16 +32,19 @@ SMALLEST_SPREAD = 0.01
 """Least standard deviation of the probe's cosines: a probe of twins has none, and nothing moves by nothing."""
 ENTROPY_SHARE = 0.1
 """Share of log C, the entropy of knowing nothing, by which the probe's entropy may differ from the frozen head's."""
+LOOKED_AT = 2
+"""Probe images that are passed through a head at one adaptation, for each image of ``adapt_every``: a step passes those
+forward and backward, which is no less than two passes forward."""
 MOST_EVENTS = 1000
 """Verdicts that wait for ``take_events``; the oldest are dropped, the totals stay."""
 
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """Why an encoder step was not taken, or was taken back.
+    """Why an encoder step was not taken, or why the head went back.
 
     Attributes:
-        kind: ``skipped`` (the batch should not drive a step), ``refused`` (the step was undone) or ``rolled_back``
+        kind: ``skipped`` (the batch should not drive a step), ``refused`` (the step was dropped) or ``rolled_back``
             (the head is the frozen one again, and steps pause).
         reason: for people.
         answered: images that the stream had answered.
@@ -55,9 +61,9 @@ class Guard:
     """Judges the encoder steps of one stream.
 
     Attributes:
-        taken: adaptations of the encoder that passed.
-        skipped: those left out because of their batch, or in a pause.
-        refused: those that were undone.
+        taken: steps that passed; the head has answered with them since.
+        skipped: adaptations without a step because of their batch, or in a pause.
+        refused: steps that were dropped.
         rolled_back: times that the head went back to the frozen one.
         pause: adaptations that will still be left out.
     """
@@ -69,19 +75,22 @@ class Guard:
         self._in_a_row = 0
         self._highest = -1
         self._recent = torch.empty(2, 0, dtype=torch.int64)  # ids, and whether the answer founded its category
+        self._candidate: Candidate | None = None
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
 
     def begin(self, adapter: EncoderAdapter, discovery: FeatureStream) -> None:
         """Remember the frozen head of a stream that starts, and what the probe says of it."""
         self._hidden = self.probe.hidden.to(adapter.parameters[0].device, torch.float32)
-        self._frozen = self._current = (_values(adapter), self._features(adapter))
+        self._at_once = LOOKED_AT * adapter.config.adapt_every
+        self._frozen_values = values_of(adapter)
+        self._frozen = self._current = self._features(adapter)
         self._highest = discovery.memory.next_id - 1
-        self._nearest = self._read(self._frozen[1], discovery).nearest
+        self._nearest = self._read(self._frozen, discovery).nearest
 
     def step(
         self, adapter: EncoderAdapter, hidden: Tensor, slots: Tensor, graph: Tensor | None, discovery: FeatureStream
     ) -> None:
-        """Let the adapter take its step on a batch, unless it should not; undo it if the probe complains.
+        """Adapt once: take a step on the side, or ask the probe about the last one and go on with it if it passes.
 
         Args:
             adapter: the stream's head with its updates.
@@ -94,32 +103,10 @@ class Guard:
         if self.pause:
             self.pause -= 1
             self.skipped += 1
-            return
-        graph = adapter.encode(hidden, with_graph=True) if graph is None else graph
-        frozen = self._read(self._frozen[1], discovery)
-        why = self._unfit(graph.detach(), frozen)
-        if why is not None:
-            self.skipped += 1
-            self._say("skipped", *why, discovery.answered)
-            return
-        before, steps = self._known(adapter), adapter.steps
-        adapter.step(hidden, slots, discovery.memory.prototypes.to(hidden.device), graph)
-        if adapter.steps == steps:
-            self._refuse(adapter, "the gradient is not finite", {}, discovery.answered)
-            return
-        after = (_values(adapter), self._features(adapter))
-        if not torch.isfinite(after[1]).all():
-            _restore(adapter, before[0], steps)
-            self._refuse(adapter, "the head gives features that are not finite", {}, discovery.answered)
-            return
-        reading = self._read(after[1], discovery)
-        complaint = self._complaint(frozen, self._read(before[1], discovery), reading)
-        if complaint is None:
-            self.taken += 1
-            self._in_a_row, self._current = 0, after
-            return
-        _restore(adapter, before[0], steps)
-        self._refuse(adapter, complaint, reading.values(), discovery.answered)
+        elif self._candidate is None:
+            self._take_aside(adapter, hidden, slots, graph, discovery)
+        else:
+            self._look(adapter, self._candidate, discovery)
 
     def take_events(self) -> list[dict[str, Any]]:
         """Return the verdicts since the last call as plain data: kind, reason, answered, values."""
@@ -128,18 +115,26 @@ class Guard:
         return events
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return counters, pause, window and reference; the frozen head itself is the model's."""
+        """Return counters, pause, window, reference and the step that waits; the frozen head itself is the model's."""
         counters = (self.taken, self.skipped, self.refused, self.rolled_back, self.pause, self._in_a_row, self._highest)
-        waiting = json.dumps(list(self._events)).encode()
+        events = json.dumps(list(self._events)).encode()
+        waiting = {} if self._candidate is None else self._candidate.state_dict()
         return {
             "counters": torch.tensor(counters),
             "recent": self._recent.clone(),
             "nearest": torch.tensor(self._nearest, dtype=torch.float64),
-            "events": torch.frombuffer(bytearray(waiting), dtype=torch.uint8),
+            "events": torch.frombuffer(bytearray(events), dtype=torch.uint8),
+            **{f"candidate.{name}": value for name, value in waiting.items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on where the guard that gave ``state`` was; an empty one (a stream without a guard) changes nothing."""
+    def load_state_dict(self, state: Mapping[str, Tensor], adapter: EncoderAdapter) -> None:
+        """Go on where the guard that gave ``state`` was, with a head that is loaded by now.
+
+        The state of a stream without a guard is empty: counters, window and reference stay.
+        """
+        self._current = self._features(adapter)
+        waiting = section(state, "candidate")
+        self._candidate = Candidate.from_state_dict(waiting, adapter) if waiting else None
         if not state:
             return
         counters = state["counters"].tolist()
@@ -148,15 +143,53 @@ class Guard:
         self._nearest = float(state["nearest"])
         self._events = deque(json.loads(bytes(state["events"].tolist())), maxlen=MOST_EVENTS)
 
-    def _features(self, adapter: EncoderAdapter) -> Tensor:
-        return adapter.encode(self._hidden).cpu()
+    def _take_aside(
+        self, adapter: EncoderAdapter, hidden: Tensor, slots: Tensor, graph: Tensor | None, discovery: FeatureStream
+    ) -> None:
+        """Take a step on the side, unless the batch should not drive one."""
+        graph = adapter.encode(hidden, with_graph=True) if graph is None else graph
+        why = self._unfit(graph.detach(), discovery)
+        if why is not None:
+            self.skipped += 1
+            self._say("skipped", *why, discovery.answered)
+            return
+        before, steps = values_of(adapter), adapter.steps
+        adapter.step(hidden, slots, discovery.memory.prototypes.to(hidden.device), graph)
+        taken, adapter.steps = adapter.steps - steps, steps
+        if not taken:
+            self._refuse(adapter, "the gradient is not finite", {}, discovery.answered)
+            return
+        self._candidate = Candidate(values_of(adapter), taken, self._frozen[:0])
+        set_values(adapter, before)
 
-    def _known(self, adapter: EncoderAdapter) -> tuple[list[Tensor], Tensor]:
-        """Return the head's values and the probe's features, computed anew only if somebody else moved the head."""
-        values = _values(adapter)
-        if not all(torch.equal(old, new) for old, new in zip(self._current[0], values, strict=True)):
-            self._current = (values, self._features(adapter))
-        return self._current
+    def _look(self, adapter: EncoderAdapter, candidate: Candidate, discovery: FeatureStream) -> None:
+        """Pass the next part of the probe through a candidate; after the last one it is adopted or refused."""
+        part = self._hidden[len(candidate.features) :][: self._at_once]
+        with candidate.worn_by(adapter):
+            candidate.features = torch.cat([candidate.features, adapter.encode(part).cpu()])
+        if len(candidate.features) == len(self.probe):
+            self._candidate = None
+            self._judge(adapter, candidate, discovery)
+
+    def _judge(self, adapter: EncoderAdapter, candidate: Candidate, discovery: FeatureStream) -> None:
+        """Let the adapter have a candidate, unless the probe complains."""
+        if not torch.isfinite(candidate.features).all():
+            self._refuse(adapter, "the head gives features that are not finite", {}, discovery.answered)
+            return
+        frozen, before, after = (
+            self._read(features, discovery) for features in (self._frozen, self._current, candidate.features)
+        )
+        complaint = self._complaint(frozen, before, after)
+        if complaint is not None:
+            self._refuse(adapter, complaint, after.values(), discovery.answered)
+            return
+        self.taken += 1
+        self._in_a_row, self._current = 0, candidate.features
+        candidate.adopt(adapter)
+
+    def _features(self, adapter: EncoderAdapter) -> Tensor:
+        """Return the probe's features ``(P, D)``, computed in the parts in which candidates are looked at."""
+        return torch.cat([adapter.encode(part).cpu() for part in self._hidden.split(self._at_once)])
 
     def _read(self, features: Tensor, discovery: FeatureStream) -> Reading:
         return read(features, self.probe.labels, discovery)
@@ -169,7 +202,7 @@ class Guard:
                 founded[position], self._highest = 1, category
         self._recent = torch.cat([self._recent, torch.stack([ids, founded])], dim=1)[:, -max(WINDOW, len(ids)) :]
 
-    def _unfit(self, features: Tensor, frozen: Reading) -> tuple[str, dict[str, float]] | None:
+    def _unfit(self, features: Tensor, discovery: FeatureStream) -> tuple[str, dict[str, float]] | None:
         """Say why a batch with unit features ``(B, D)`` should not drive a step, if so."""
         ids, founded = self._recent
         number, most = len(ids), self.config.most_of_one
@@ -181,9 +214,13 @@ class Guard:
         new = float(founded.sum()) / number
         if new > self.config.most_new:
             return f"{new:.0%} of the last {number} answers founded a category", {"new_categories": new}
+        if len(features) < WINDOW // 2:
+            return None
         # a share s of one class gives s^2 of the way from images of any class to images of one
-        alike = (alikeness(features) - frozen.alike) / max(frozen.fit**2 - frozen.alike, SMALLEST_SPREAD)
-        if len(features) >= WINDOW // 2 and alike > most**2:
+        any_class = alikeness(self._frozen)
+        of_one = float(own_cosines(self._frozen, self.probe.labels, discovery).double().mean()) ** 2
+        alike = (alikeness(features) - any_class) / max(of_one - any_class, SMALLEST_SPREAD)
+        if alike > most**2:
             return "the images of the batch are as alike as if nearly all were of one class", {"alike": alike}
         return None
 
@@ -219,20 +256,10 @@ class Guard:
         self.pause = min(self.config.pause * 2 ** min(self.rolled_back, 30), self.config.longest_pause)
         self.rolled_back += 1
         refusals, self._in_a_row = self._in_a_row, 0
-        _restore(adapter, self._frozen[0], adapter.steps)
+        set_values(adapter, self._frozen_values)
+        self._current = self._frozen
         text = f"{refusals} steps in a row were refused: back to the frozen head, {self.pause} adaptations are left out"
         self._say("rolled_back", text, {"pause": float(self.pause)}, now)
 
     def _say(self, kind: Kind, reason: str, values: dict[str, float], now: int) -> None:
         self._events.append(asdict(GuardVerdict(kind, reason, now, values)))
-
-
-def _values(adapter: EncoderAdapter) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in adapter.parameters]
-
-
-def _restore(adapter: EncoderAdapter, values: list[Tensor], steps: int) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(adapter.parameters, values, strict=True):
-            parameter.copy_(value)
-    adapter.steps = steps

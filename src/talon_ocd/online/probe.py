@@ -1,6 +1,6 @@
 """The probe: labelled images kept as trunk outputs, to see what an encoder step did (layer: online).
 
-``offline/probe.py`` chooses the images, ``saved.py`` keeps them, ``guard.py`` asks them after every step.
+``offline/probe.py`` chooses the images, ``saved.py`` keeps them, ``guard.py`` asks them about every step.
 """
 
 from __future__ import annotations
@@ -90,10 +90,15 @@ def read(features: Tensor, labels: Tensor, discovery: FeatureStream) -> Reading:
     return Reading(
         right=_answers(features, discovery) == labels,
         nearest=float((cosines.argmax(dim=1) == labels).double().mean()),
-        fits=cosines.gather(1, labels[:, None])[:, 0],
+        fits=own_cosines(features, labels, discovery),
         entropy=float(-(log_p.exp() * log_p).sum(dim=1).mean()),
         alike=alikeness(features),
     )
+
+
+def own_cosines(features: Tensor, labels: Tensor, discovery: FeatureStream) -> Tensor:
+    """Return the cosines ``(P,)`` of unit features ``(P, D)`` with the prototypes of their own classes ``(P,)``."""
+    return (features * discovery.memory.prototypes[labels]).sum(dim=1)
 
 
 def alikeness(features: Tensor) -> float:

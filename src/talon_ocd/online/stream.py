@@ -45,7 +45,7 @@ class DiscoveryStream:
     Attributes:
         discovery: memory, rule and prototype update (a stream of features).
         adapter: the stream's own copy of the head and its updates; the model that made the stream stays as it is.
-        guard: judges the encoder's steps and undoes bad ones; ``None``: all are taken.
+        guard: judges the encoder's steps before the head has them; ``None``: all are taken.
         clock: time spent by stage (``encode``, ``decide``, ``adapt``).
     """
 
@@ -202,7 +202,7 @@ class DiscoveryStream:
         gone = self.discovery.go_back(section(state, "discovery"))
         self.adapter.load_state_dict(section(state, "adapter"))
         if self.guard is not None:
-            self.guard.load_state_dict(section(state, "guard"))
+            self.guard.load_state_dict(section(state, "guard"), self.adapter)
         self._hidden, self._ids, self._graph = [], [], None
         return gone
 
@@ -225,7 +225,7 @@ class DiscoveryStream:
         self.discovery.load_state_dict(section(state, "discovery"))
         self.adapter.load_state_dict(section(state, "adapter"))
         if self.guard is not None:
-            self.guard.load_state_dict(section(state, "guard"))
+            self.guard.load_state_dict(section(state, "guard"), self.adapter)
         waiting = section(state, "waiting")
         self._hidden = [waiting["hidden"].to(self.backbone.device)] if "hidden" in waiting else []
         self._ids = [waiting["ids"]] if "ids" in waiting else []

@@ -29,7 +29,7 @@ GAUGES = {
 COUNTERS = {
     "adaptation_steps": "Encoder steps that were taken since the stream began.",
     "guard_skipped": "Batches that the guard did not let drive an encoder step.",
-    "guard_refused": "Encoder steps that the guard undid.",
+    "guard_refused": "Encoder steps that the guard refused.",
     "guard_rolled_back": "Times that the guard went back to the frozen head.",
 }
 """Totals that the stream itself keeps."""
