@@ -224,9 +224,8 @@ def test_the_encoder_learns_while_it_serves(fitted: Talon, folder: Path) -> None
         before = client.get("/v1/status").json
         assert before["adapt"] == "prototypes,encoder"
         judged, skipped = before["guard"]["taken"] + before["guard"]["refused"], before["guard"]["skipped"]
-        assert (
-            2 * judged + skipped == 140 // service.service.stream.config.adapt_every
-        )  # a step, and what is said of it
+        adaptations = 140 // service.service.stream.config.adapt_every
+        assert 2 * judged + skipped == adaptations  # a step at one, the verdict at the next
         assert before["encoder_steps"] == before["guard"]["taken"]
         assert b'talon_stage_seconds_count{stage="adapt"}' in client.get("/metrics").body
     with running(fitted, folder) as service:
