@@ -3,28 +3,32 @@
     python benchmarks/stops.py -o benchmarks/results/stops.json
 
 A stream with a folder answers images (embedded digits through lite0, both updates of TALON, a snapshot at every other
-adaptation): what a batch that ends with an adaptation takes longer than one that does not, beside the step alone.
-Then the evidence rule with many made-up categories: its second thoughts beside the same step.
+adaptation): what a batch that ends with an adaptation takes longer than the batch before, which does not. Then the
+evidence rule with many made-up categories: its second thoughts. Machines have moods: right before each of these, a copy
+of the same head takes one step on as many images, and every stop is divided by the step beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from months import World
+from torch import Tensor
 
 from talon_ocd import Talon, TalonConfig
 from talon_ocd.cli import choices
+from talon_ocd.durable import DurableStream
 from talon_ocd.durable import stream as durable_stream
 from talon_ocd.embeddings import feature_stream
 from talon_ocd.images.digits import digits
@@ -33,85 +37,89 @@ from talon_ocd.online import FeatureStream
 KNOWN = ("0", "1", "2", "3", "4")
 HALF = 32
 """Images of a batch: half of what comes between two adaptations."""
-
-
 FINER = 6.0
 """Nats: made-up clusters are less clear than real ones."""
+WAYS = {"no guard": False, "guard": True}
 
 
-class Stopwatch:
-    """Collects how long calls of a function take."""
+class HeadStep:
+    """One step of a copy of a stream's head on the images between two adaptations: forward, backward and update."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.seconds: list[float] = []
-        self._function = function
+    def __init__(self, stream: DurableStream, hidden: Tensor) -> None:
+        self._adapter = copy.deepcopy(stream.adapter)
+        self._start = self._adapter.state_dict()
+        self._hidden, self._prototypes = hidden, stream.memory.prototypes.clone()
+        self._slots = torch.arange(len(hidden)) % stream.memory.known
 
-    def __call__(self, *words: Any, **named: Any) -> Any:
-        """Call it."""
-        began = time.perf_counter()
-        result = self._function(*words, **named)
-        self.seconds.append(time.perf_counter() - began)
-        return result
+    def seconds(self) -> float:
+        """Take it, always from the same place, and return how long that was."""
+        self._adapter.load_state_dict(self._start)
+        return seconds_of(self._adapter.step, self._hidden, self._slots, self._prototypes)
 
 
 def main() -> None:
-    """Measure both, print and write."""
+    """Measure all, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--adaptations", type=int, default=40)
+    parser.add_argument("--adaptations", type=int, default=60)
     parser.add_argument("--categories", type=int, nargs="+", default=[200, 2_000, 10_000])
     parser.add_argument("--output", "-o", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    durable_stream.SNAPSHOT_EVERY = 4 * HALF
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        rows = [of_images(Path(scratch) / str(guard), chosen.adaptations, guard) for guard in (False, True)]
-    step = rows[0]["head_step_median_ms"]  # forward, backward, update; with a guard the forward pass is made before
-    for row in rows:
-        row["held_up_median_in_head_steps"] = round(row["held_up_median_ms"] / step, 2)
-    rows += [of_second_thoughts(categories, step) for categories in chosen.categories]
+        for name, guarded in WAYS.items():
+            talon, hidden = fitted(guarded)
+            with talon.stream(Path(scratch) / name) as stream:
+                head_step = HeadStep(stream, hidden[: 2 * HALF])
+                rows += of_images(stream, hidden, head_step, chosen.adaptations)
+    rows += [of_second_thoughts(categories, head_step) for categories in chosen.categories]
     facts = {"command": shlex.join(["python", *sys.argv]), "commit": choices.commit(), "threads": 1, "rows": rows}
     sys.stdout.write(json.dumps(facts, indent=1) + "\n")
     if chosen.output:
         chosen.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def of_images(folder: Path, adaptations: int, guard: bool) -> dict[str, Any]:
-    """Return how long batches of images take, with and without what is learned after them."""
-    durable_stream.SNAPSHOT_EVERY = 4 * HALF
-    changes = {"epochs": 0, "views": 0, "threshold": 0.6, "adapt": "prototypes,encoder", "guard.enabled": guard}
+def fitted(guarded: bool) -> tuple[Talon, Tensor]:
+    """Return a model, and trunk outputs of what it will be asked."""
+    changes = {"epochs": 0, "views": 0, "threshold": 0.6, "adapt": "prototypes,encoder", "guard.enabled": guarded}
     config = TalonConfig.from_preset("official", "efficientnet-lite0").override(**changes)
     talon = Talon("efficientnet-lite0", config)
     items = digits()
-    talon.fit([item for item in items if item.label in KNOWN][:100])
-    backbone = talon.backbone
-    canvases = [backbone.preprocessing.canvas(item.load()) for item in items[-4 * HALF :]]
+    talon.fit([item for item in items if item.label in KNOWN][:150])
+    preprocessing = talon.backbone.preprocessing
+    canvases = [preprocessing.canvas(item.load()) for item in items[-4 * HALF :]]
     with torch.no_grad():
-        hidden = backbone.trunk(backbone.preprocessing.pixels(canvases))
-    plain, learning = [], []
-    with talon.stream(folder) as stream:
-        step = Stopwatch(stream.adapter.step)
-        stream.adapter.step = step  # type: ignore[method-assign]
-        for number in range(2 * adaptations):
-            part = slice(number % 4 * HALF, number % 4 * HALF + HALF)
-            began = time.perf_counter()
-            stream.observe_hidden(hidden[part], [f"{number}-{at}" for at in range(HALF)])
-            (learning if number % 2 else plain).append(time.perf_counter() - began)
-        stream.wait_until_saved()
-        snapshots = len(stream.snapshots.all())
-    extra = np.array(learning) - np.median(plain)
-    return {
-        "what": f"{HALF} images, every second time with an adaptation, every fourth time with a snapshot",
-        "guard": guard,
-        "snapshots_kept": snapshots,
-        "plain_median_ms": ms(np.median(plain)),
-        "head_step_median_ms": ms(np.median(step.seconds)),
-        "head_step_longest_ms": ms(max(step.seconds)),
-        "held_up_median_ms": ms(np.median(extra)),
-        "held_up_longest_ms": ms(extra.max()),
-    }
+        return talon, talon.backbone.trunk(preprocessing.pixels(canvases))
 
 
-def of_second_thoughts(categories: int, head_step: float) -> dict[str, Any]:
-    """Return how long the evidence rule's second thoughts take beside a head step, in milliseconds."""
+def of_images(stream: DurableStream, hidden: Tensor, head_step: HeadStep, adaptations: int) -> list[dict[str, Any]]:
+    """Return how long adaptations hold answers up: all of them, or those with a step and those with a look apart."""
+    stops: dict[str, list[tuple[float, float]]] = {}
+    for number in range(adaptations):
+        first, second = hidden.split(HALF)[number % 2 * 2 :][:2]
+        names = [f"{number}, {at}" for at in range(2 * HALF)]
+        plain = seconds_of(stream.observe_hidden, first, names[:HALF])
+        beside, kind = head_step.seconds(), _next(stream)
+        learning = seconds_of(stream.observe_hidden, second, names[HALF:])
+        stops.setdefault(kind, []).append((learning - plain, beside))
+    stream.wait_until_saved()
+    snapshots = {"snapshots_kept": len(stream.snapshots.all())}
+    return [{"what": kind, **snapshots, **figures(measured)} for kind, measured in stops.items()]
+
+
+def _next(stream: DurableStream) -> str:
+    """Say what the next adaptation of a stream will do."""
+    if stream.guard is None:
+        return "no guard: a step"
+    if stream.guard.pause:
+        return "guard: nothing, in a pause"
+    waiting = any(name.startswith("candidate.") for name in stream.guard.state_dict())
+    return f"guard: a look at {len(stream.guard.probe)} images, and the verdict" if waiting else "guard: a step aside"
+
+
+def of_second_thoughts(categories: int, head_step: HeadStep) -> dict[str, Any]:
+    """Return how long the evidence rule's second thoughts take."""
     world = World(256, 100, seed=0)
     labels = np.repeat(np.arange(100), 10)
     stream: FeatureStream = feature_stream(world.draw(labels), labels)
@@ -121,21 +129,39 @@ def of_second_thoughts(categories: int, head_step: float) -> dict[str, Any]:
     stream.observe_many(world.draw(np.arange(100, categories)))
     for _ in range(8):
         stream.observe_many(world.draw(world.random.integers(0, categories, 1024)))
-    think = Stopwatch(stream.rule.think_again)
-    stream.rule.think_again = think  # type: ignore[method-assign]
-    stream.observe_many(world.draw(world.random.integers(0, categories, 2048)))
+    measured: list[tuple[float, float]] = []
+    think = stream.rule.think_again
+
+    def measured_thought(*words: Any, **named: Any) -> Any:
+        beside, began = head_step.seconds(), time.perf_counter()
+        result = think(*words, **named)
+        measured.append((time.perf_counter() - began, beside))
+        return result
+
+    stream.rule.think_again = measured_thought  # type: ignore[method-assign]
+    stream.observe_many(world.draw(world.random.integers(0, categories, 4096)))
+    return {"what": "second thoughts of the evidence rule", "categories": stream.memory.size, **figures(measured)}
+
+
+def seconds_of(function: Callable[..., Any], *words: Any) -> float:
+    """Return how long a call takes."""
+    began = time.perf_counter()
+    function(*words)
+    return time.perf_counter() - began
+
+
+def figures(measured: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return what stops and the head steps beside them come to; ratios are of neighbours."""
+    stops, steps = np.array(measured).T
+    ratios = stops / steps
     return {
-        "what": "second thoughts of the evidence rule",
-        "categories": stream.memory.size,
-        "median_ms": ms(np.median(think.seconds)),
-        "longest_ms": ms(max(think.seconds)),
-        "median_in_head_steps": round(float(np.median(think.seconds)) * 1000 / head_step, 2),
+        "stops": len(measured),
+        "held_up_median_ms": round(float(np.median(stops)) * 1000, 1),
+        "held_up_longest_ms": round(float(stops.max()) * 1000, 1),
+        "head_step_median_ms": round(float(np.median(steps)) * 1000, 1),
+        "head_step_longest_ms": round(float(steps.max()) * 1000, 1),
+        "in_head_steps_quartiles": [round(float(ratio), 2) for ratio in np.quantile(ratios, (0.25, 0.5, 0.75))],
     }
-
-
-def ms(seconds: float) -> float:
-    """Return milliseconds."""
-    return round(float(seconds) * 1000, 1)
 
 
 if __name__ == "__main__":
