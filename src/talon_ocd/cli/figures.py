@@ -9,7 +9,6 @@ import typer
 
 from talon_ocd.cli import choices
 from talon_ocd.cli.tables import FoldersArgument, rows_of
-from talon_ocd.evaluation.plots import draw
 from talon_ocd.evaluation.rows import of_dataset
 from talon_ocd.images import display
 
@@ -20,6 +19,8 @@ def figures(
     only: Annotated[str | None, typer.Option("--only", help="One data set.")] = None,
 ) -> None:
     """Draw the figures of the papers; a figure without rows is left out, with the command that makes them."""
+    from talon_ocd.evaluation.plots import draw  # here: every other command would wait for matplotlib
+
     drawings, notes = draw(of_dataset(rows_of(folders), only))
     for drawing in drawings:
         for path in drawing.save(output):

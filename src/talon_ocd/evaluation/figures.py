@@ -8,14 +8,16 @@ the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 VERDICTS = ("known", "discovered", "new")
 STRIP_WIDTH = 1000
@@ -58,7 +60,7 @@ def growth(index: npt.NDArray[np.int64], category: npt.NDArray[np.int64], known:
         ("seen twice or more", "discovered", ":", second & discovered),
         ("known classes seen", "known", "-", first & ~discovered),
     ]
-    with matplotlib.rc_context(_RC):
+    with _style():
         figure, axes = _canvas("images so far", "categories")
         for label, colour, style, event in lines:
             if event.any():
@@ -81,7 +83,7 @@ def similarities(
     kinds = np.asarray(verdicts)
     usable = np.isfinite(similarity)
     groups = [similarity[usable & (kinds == verdict)] for verdict in VERDICTS]
-    with matplotlib.rc_context(_RC):
+    with _style():
         figure, axes = _canvas(_AXES.get(measure, "how well the best category fits"), "images")
         if usable.any():
             bins = int(np.clip(np.sqrt(usable.sum()), 8, _MOST_BINS))
@@ -115,7 +117,15 @@ def strip(index: Sequence[int], first: int, last: int) -> str:
     return "".join(f"M{place} 0V10" for place in places)
 
 
+def _style() -> AbstractContextManager[None]:
+    import matplotlib  # here: every command would wait for it
+
+    return matplotlib.rc_context(_RC)
+
+
 def _canvas(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(5.6, 2.9), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(x_label)

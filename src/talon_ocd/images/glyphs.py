@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from fontTools.ttLib import TTFont  # type: ignore[import-untyped]
 from numpy.random import Generator, default_rng
@@ -84,6 +83,8 @@ def _item(glyph: Glyph) -> ImageItem:
 @lru_cache(maxsize=1)
 def _fonts() -> dict[Path, frozenset[int]]:
     """Return the fonts and the code points that each really has, plain sans-serif first."""
+    import matplotlib  # here: only these pictures need it, and every command would wait for it
+
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     paths = dict.fromkeys(path for family in _FAMILIES for path in sorted(folder.glob(family)))
     fonts = {}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
-from sklearn.covariance import ledoit_wolf
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,12 +65,18 @@ def soft_covariance(members: Floats, shared: Floats, floor: float) -> Floats:
     own: Floats = shared
     if len(members) > 1:
         share = 2.0 / (len(members) + 2.0)
-        own = (1.0 - share) * ledoit_wolf(members)[0] + share * shared
+        own = (1.0 - share) * _ledoit_wolf(members) + share * shared
     mixed: Floats = own + floor * np.eye(len(shared))
     return mixed
 
 
 def pooled_covariance(residuals: Floats) -> Floats:
     """Return Σ_all ``(d, d)``: the Ledoit-Wolf covariance of points ``(N, d)`` around the centres of their classes."""
-    covariance: Floats = ledoit_wolf(residuals, assume_centered=True)[0]
+    return _ledoit_wolf(residuals, centred=True)
+
+
+def _ledoit_wolf(points: Floats, centred: bool = False) -> Floats:
+    from sklearn.covariance import ledoit_wolf  # here: only this method needs it, and every command would wait for it
+
+    covariance: Floats = ledoit_wolf(points, assume_centered=centred)[0]
     return covariance

@@ -8,8 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,6 +36,9 @@ def assign_labels(real: Tensor, labels: Tensor, virtual: Tensor, clusters: int, 
 
 def _cluster(features: npt.NDArray[np.float32], clusters: int, seed: int) -> npt.NDArray[np.intp]:
     """Return the cluster of every row, counted without gaps."""
+    from sklearn.cluster import KMeans  # here: only this method needs it, and every command would wait for it
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters leave some empty
         found = KMeans(clusters, n_init=1, random_state=seed).fit_predict(features)
