@@ -17,7 +17,7 @@ from talon_ocd import Talon
 from talon_ocd.cli import serve as module
 from tests.cli.running import refused
 from tests.service.listening import listening
-from tests.service.running import TOKEN, WAIT, Client, digits
+from tests.service.running import TOKEN, WAIT, Client, digits, running
 
 
 @contextmanager
@@ -38,15 +38,27 @@ def serving(
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_answers_and_stops_in_peace(model: Path, tmp_path: Path, number: signal.Signals) -> None:
-    with serving(model, tmp_path / "stream") as (client, process):
+@pytest.mark.parametrize(("number", "place"), [(signal.SIGTERM, "file"), (signal.SIGINT, "environment")])
+def test_it_answers_and_stops_in_peace(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, place: str
+) -> None:
+    """Its token comes from a file or the environment, and is in nothing that it writes."""
+    options = ["--log"]
+    if place == "file":
+        (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
+        options += ["--token-file", str(tmp_path / "token")]
+    else:
+        monkeypatch.setenv("TALON_TOKEN", TOKEN)
+    with serving(model, tmp_path / "stream", *options, token=TOKEN) as (client, process):
+        Client(client.port).get("/v1/status").problem("token-needed")
         assert client.decide(digits()[0]).json["index"] == 0
-        with listening(client.port) as listener:
+        with listening(client.port, {"Authorization": f"Bearer {TOKEN}"}) as listener:
             assert listener.next("status") is not None
             process.send_signal(number)
             assert process.wait(WAIT) == 0
-        assert process.stderr is not None and "everything that was answered is kept" in process.stderr.read()
+        assert process.stderr is not None
+        written = process.stderr.read()
+        assert "everything that was answered is kept" in written and TOKEN not in written
     with Talon.from_pretrained(model).stream(tmp_path / "stream") as stream:
         assert stream.answered == 1 and stream.snapshots.all()[0].answered == 1
 
@@ -57,7 +69,8 @@ def test_killed_in_the_middle_it_has_all_that_it_answered(model: Path, tmp_path:
         client("PATCH", "/v1/categories/0", {"name": "nought"})
         process.kill()
         process.wait(WAIT)
-    with serving(model, tmp_path / "stream") as (client, _):
+    with running(Talon.from_pretrained(model), tmp_path / "stream") as service:
+        client = service.client()
         again = [client.decide(image, key=f"k{at}").json for at, image in enumerate(digits()[:12])]
         kept = ("index", "category", "similarity", "verdict", "runner_up")
         assert [[answer[name] for name in kept] for answer in again] == [
@@ -65,22 +78,6 @@ def test_killed_in_the_middle_it_has_all_that_it_answered(model: Path, tmp_path:
         ]
         assert client.get("/v1/status").json["answered"] == 12
         assert client.get("/v1/categories/0").json["name"] == "nought"
-
-
-def test_the_token_comes_from_a_file_or_the_environment(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
-    with serving(model, tmp_path / "one", "--token-file", str(tmp_path / "token"), "--log") as (client, process):
-        client.get("/v1/status").problem("token-needed")
-        assert Client(client.port, TOKEN).get("/v1/status").status == 200
-        process.terminate()
-        _, written = process.communicate(timeout=WAIT)
-        assert TOKEN not in written
-    monkeypatch.setenv("TALON_TOKEN", TOKEN)
-    with serving(model, tmp_path / "two", token=TOKEN) as (client, _):
-        assert client.get("/v1/status").status == 200
-        Client(client.port).get("/v1/status").problem("token-needed")
 
 
 def test_refusals(model: Path, tmp_path: Path) -> None:
@@ -103,12 +100,3 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr(module, "NEEDED", ("fastapi", "a_package_that_is_not_there"))
     message = refused("serve", "-m", model, "--stream", tmp_path / "stream")
     assert "needs a_package_that_is_not_there" in message and "pip install 'talon-ocd[serve]'" in message
-
-
-def test_nothing_else_loads_the_web_framework() -> None:
-    code = (
-        "import sys; import talon_ocd, talon_ocd.cli.main, talon_ocd.service; "
-        "print({'fastapi', 'starlette', 'uvicorn', 'prometheus_client'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

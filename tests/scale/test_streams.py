@@ -1,8 +1,9 @@
-"""Streams on a Ray of two CPUs, which this file starts and stops; all tests that need one are here."""
+"""Streams and archives on a Ray of two CPUs, which this file starts and stops; all tests that need one are here."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import warnings
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from talon_ocd import Talon
+from talon_ocd.backbones import get_backbone
 from talon_ocd.durable import Journal
+from talon_ocd.embeddings import archive, write_archive
 from talon_ocd.errors import ConfigError, StreamError
 from talon_ocd.images import ImageItem, Skipped, stream
 from talon_ocd.online import Decision
@@ -24,8 +27,10 @@ from tests.cli.running import refused, talon
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
     ray = pytest.importorskip("ray", reason="streams on Ray need the extra ray")
+    pytest.importorskip("ray.data", reason="archives on Ray need the extra ray")
     from talon_ocd.scale import stream as stream_module
     from talon_ocd.scale.connection import connected
+    from talon_ocd.scale.embed import RayEmbedder
     from talon_ocd.scale.stream import RayStream
 
 BOTH: dict[str, Any] = {"threshold": 0.8, "adapt": "prototypes,encoder"}
@@ -135,8 +140,14 @@ def test_killed_processes_change_nothing(often: Path, items: list[ImageItem], tm
     assert written(tmp_path / "spread") == written(tmp_path / "alone")
 
 
-def test_a_stream_that_was_left_early_says_so(often: Path, items: list[ImageItem]) -> None:
+def test_a_stream_takes_its_room_and_says_that_it_was_left_early(
+    often: Path, items: list[ImageItem], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with RayStream(often, settings=TWO, **BOTH) as spread:
+        with monkeypatch.context() as soon:
+            soon.setattr(stream_module, "LONGEST_START", 0.5)
+            with pytest.raises(ConfigError, match="0 of 1 encoders could start"):
+                RayStream(often, settings=RaySettings(encoders=1), **BOTH).__enter__()
         answers = spread.run_items(items)
         next(answers)
         answers.close()  # type: ignore[attr-defined]  # a generator
@@ -144,10 +155,20 @@ def test_a_stream_that_was_left_early_says_so(often: Path, items: list[ImageItem
             list(spread.run_items(items))
 
 
-def test_encoders_that_find_no_room_are_told(often: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "LONGEST_START", 8.0)
-    with RayStream(often, settings=TWO, **BOTH), pytest.raises(ConfigError, match="0 of 1 encoders could start"):
-        RayStream(often, settings=RaySettings(encoders=1), **BOTH).__enter__()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
+def test_an_archive_is_the_file_of_one_process(
+    known_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="embeddings need the extra parquet")
+    monkeypatch.setattr(archive, "CHUNK", 15)
+    data = Path(shutil.copytree(known_folder, tmp_path / "data"))
+    (data / "2" / "broken.png").write_bytes(b"no picture")
+    source, backbone = stream(data), get_backbone("tiny-vit", image_size=16)
+    alone = write_archive(tmp_path / "alone.parquet", source, backbone)
+    spread = RayEmbedder(backbone, TWO)
+    done = write_archive(tmp_path / "ray.parquet", source, backbone, engine=spread.all)
+    assert done.images == alone.images == 80 and done.skipped == alone.skipped
+    assert pq.read_table(tmp_path / "ray.parquet").equals(pq.read_table(tmp_path / "alone.parquet"))
 
 
 def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
