@@ -52,6 +52,7 @@ CLEARNESS, SPREAD = 0.5, 0.35
 WARM = 4
 """Batches before times are taken: in one of them the storage grows by half, as it does once in many thousands."""
 CHUNK = 10_000
+STEP = 100_000
 
 
 class World:
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--half", action="store_true", help="hold the prototypes of the index in half precision")
     parser.add_argument("-o", "--out", type=Path, help="write the figures as JSON")
     chosen = parser.parse_args(arguments)
-    torch.set_num_threads(1)  # the graph is searched by one thread, too
+    torch.set_num_threads(1)  # numpy's is set by OMP_NUM_THREADS
     rows = []
     for number in map(int, chosen.sizes.split(",")):
         rows.append(measure(number, chosen))
@@ -155,16 +156,15 @@ def measure(number: int, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def built(memory: PrototypeMemory) -> tuple[CandidateIndex, tuple[float, float]]:
-    """Put all prototypes into the graph at once, with news of how it goes; returns processor and clock seconds too."""
-    index = memory.index()
-    if index is None:
-        raise SystemExit("usearch is not installed: pip install 'talon-ocd[index]'")
-    cpu, clock = time.process_time(), time.perf_counter()
-    while index.catch_up(memory.stored, CHUNK):
-        if index.indexed % (10 * CHUNK) == 0:
+    """Put all prototypes into the index at once, with news of how it goes; returns processor and clock seconds too."""
+    cpu, clock, done = time.process_time(), time.perf_counter(), 0
+    while new := memory.fill_index(1):
+        done += new
+        if done // STEP > (done - new) // STEP:
             seconds = time.process_time() - cpu
-            print(f"{index.indexed:,} in the graph, {seconds:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
-    return index, (time.process_time() - cpu, time.perf_counter() - clock)
+            print(f"{done:,} in the index, {seconds:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
+    assert memory.index is not None
+    return memory.index, (time.process_time() - cpu, time.perf_counter() - clock)
 
 
 def answers(

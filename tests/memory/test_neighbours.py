@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -14,21 +11,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from talon_ocd.config import OnlineConfig
-from talon_ocd.memory import CandidateIndex, PrototypeMemory, neighbours
+from talon_ocd.memory import CandidateIndex, PrototypeMemory, lists, neighbours
 from talon_ocd.memory.search import Floats, Ints, best_two
 from talon_ocd.online import Bounds, FeatureStream
-from talon_ocd.online.rules import CosineRule
 
-pytest.importorskip("usearch", reason="the index needs usearch: pip install 'talon-ocd[index]'")
 SIZE = 24
 TAU = 0.7
 LITTLE = neighbours.CLOSE / 2
 
 
 @pytest.fixture(autouse=True)
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put prototypes into the graph soon, as a memory of a million does not."""
-    monkeypatch.setattr(neighbours, "WAITING", 8)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have as many lists in a memory of a thousand as one of many thousands has."""
+    monkeypatch.setattr(lists, "LONG", 16)
 
 
 def unit_rows(rows: int, seed: int, size: int = SIZE) -> Tensor:
@@ -40,17 +35,16 @@ def around(centres: Tensor, noise: float, seed: int) -> Tensor:
 
 
 def indexed(prototypes: Tensor) -> PrototypeMemory:
-    """Return a memory whose prototypes are in the graph, but for a few."""
+    """Return a memory whose prototypes are all in the index."""
     memory = PrototypeMemory(prototypes)
-    graph = memory.index()
-    assert graph is not None
-    graph.catch_up(memory.stored, len(prototypes), neighbours.WAITING)
+    while memory.fill_index(1):
+        pass
     return memory
 
 
-def graph_of(memory: PrototypeMemory) -> CandidateIndex:
-    assert memory._index is not None
-    return memory._index
+def index_of(memory: PrototypeMemory) -> CandidateIndex:
+    assert memory.index is not None
+    return memory.index
 
 
 def agree(memory: PrototypeMemory, features: Tensor, threshold: float = TAU) -> None:
@@ -62,16 +56,17 @@ def agree(memory: PrototypeMemory, features: Tensor, threshold: float = TAU) -> 
 
 def test_it_finds_what_exact_search_finds() -> None:
     prototypes = unit_rows(3000, 0)
-    memory = indexed(prototypes)
-    assert graph_of(memory).indexed == 3000 - neighbours.WAITING
+    memory = indexed(prototypes[:2990])
+    memory.append(prototypes[2990:])
+    assert index_of(memory).indexed == 2990
     agree(memory, torch.cat([around(prototypes[:200], 0.4, 1), unit_rows(50, 2)]))
     agree(memory, prototypes[-1:])  # it waits outside, and one feature goes alone
+    assert memory.nearest_for(unit_rows(0, 0), TAU, 1).ids.shape == (0, 2)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 9])
-def test_a_handful_of_prototypes_is_found_too(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "WAITING", 0)
-    memory = PrototypeMemory(unit_rows(size, 0))
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 17])
+def test_a_handful_of_prototypes_is_found_too(size: int) -> None:
+    memory = indexed(unit_rows(size, 0))
     found, exact = memory.nearest_for(unit_rows(7, 1), TAU, 1), memory.nearest(unit_rows(7, 1))
     assert torch.equal(found.ids, exact.ids)
     assert torch.equal(found.similarities, exact.similarities)
@@ -80,18 +75,35 @@ def test_a_handful_of_prototypes_is_found_too(size: int, monkeypatch: pytest.Mon
 def test_below_the_crossover_there_is_no_index() -> None:
     memory = PrototypeMemory(unit_rows(20, 0))
     for index_above in (0, 21):
-        memory.nearest_for(unit_rows(3, 1), TAU, index_above)
-        assert memory._index is None
-    memory.nearest_for(unit_rows(3, 1), TAU, 20)
-    assert graph_of(memory).indexed == 20 - neighbours.WAITING
+        assert memory.fill_index(index_above) == 0
+        assert memory.index is None
+    assert memory.fill_index(20) == 20
 
 
-def test_it_fills_itself_search_by_search() -> None:
+def test_it_is_filled_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "AT_ONCE", 40)
     memory = PrototypeMemory(unit_rows(100, 0))
-    for filled in (24, 48, 72, 92, 92):
-        agree(memory, unit_rows(3, filled))
-        assert graph_of(memory).indexed == filled
-    assert memory.nearest_for(unit_rows(0, 0), TAU, 1).ids.shape == (0, 2)
+    agree(memory, unit_rows(3, 0))
+    for filled in (40, 80, 100, 100):
+        memory.fill_index(1)
+        assert index_of(memory).indexed == filled
+        agree(memory, unit_rows(30, filled))
+
+
+def test_looking_changes_nothing_and_learning_fills() -> None:
+    config = OnlineConfig(threshold=TAU, adapt_every=8, index_above=1)
+    stream = FeatureStream(PrototypeMemory(unit_rows(50, 0)), config)
+    stream.observe_many(unit_rows(7, 1))
+    assert stream.memory.index is None
+    stream.observe_many(unit_rows(1, 2))
+    before, founded = stream.memory.state_dict(), stream.memory.size
+    assert index_of(stream.memory).indexed == founded > 50
+    stream.look(unit_rows(20, 3))
+    stream.decide(unit_rows(1, 4)[0])
+    after = stream.memory.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before | after)
+    stream.adapt()  # nothing was answered: a replay would not know of it
+    assert index_of(stream.memory).indexed == founded
 
 
 @settings(max_examples=15, deadline=None)
@@ -110,29 +122,17 @@ def test_streams_answer_as_with_exact_search(seed: int, noise: float) -> None:
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize(("at_once", "outside"), [(0, 100), (8, 0)])
-def test_what_moves_far_is_found_where_it_is(at_once: int, outside: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "AT_ONCE", at_once)
+def test_what_moves_is_found_where_it_is() -> None:
     prototypes = unit_rows(2000, 0)
-    memory = indexed(prototypes)
-    slots, places = torch.arange(0, 100), unit_rows(100, 5)
+    memory = indexed(prototypes[:1990])
+    memory.append(prototypes[1990:])
+    slots, places = torch.cat([torch.arange(0, 100), torch.arange(1985, 2000)]), unit_rows(115, 5)
     memory.replace(slots, places)
     agree(memory, around(places, 0.3, 6))
-    assert len(graph_of(memory)._moved) == outside
     agree(memory, around(prototypes[:100], 0.3, 8))
-
-
-def test_small_moves_leave_the_graph_alone_until_they_add_up() -> None:
-    prototypes = unit_rows(500, 0)
-    memory, slots = indexed(prototypes), torch.arange(40)
-    step = neighbours.FAR / 3.5
-    for count in range(1, 5):
-        here = memory.rows(slots)
-        side = unit_rows(40, count)
-        side = F.normalize(side - (side * here).sum(dim=1, keepdim=True) * here, dim=1)
-        memory.replace(slots, np.cos(step) * here + np.sin(step) * side)
-        assert len(graph_of(memory)._moved) == (0 if count < 4 else 40)
-        assert torch.equal(graph_of(memory).nearest_two(here, memory.stored, TAU).ids, memory.nearest(here).ids)
+    nearby = around(memory.rows(slots), 0.05, 9)
+    memory.replace(slots, nearby)
+    agree(memory, nearby)
 
 
 def test_retired_categories_are_never_proposed() -> None:
@@ -149,8 +149,8 @@ def test_retired_categories_are_never_proposed() -> None:
 
 
 def misled(memory: PrototypeMemory, monkeypatch: pytest.MonkeyPatch, blind: set[int]) -> CandidateIndex:
-    """Let the graph miss some prototypes for ever."""
-    index = graph_of(memory)
+    """Let the index miss some prototypes for ever."""
+    index = index_of(memory)
     propose = index._propose
     monkeypatch.setattr(
         index, "_propose", lambda wide, look: np.where(np.isin(found := propose(wide, look), list(blind)), -1, found)
@@ -168,7 +168,7 @@ def at_cosine(direction: Tensor, cosine: float, side: Tensor) -> Tensor:
     [
         (TAU + LITTLE, TAU - LITTLE, True),  # just below the threshold: exact search finds the one above it
         (TAU + 0.1, TAU + LITTLE, True),  # just above
-        (0.96, 0.95, False),  # far above, and nothing else is close: what the graph misses goes unnoticed
+        (0.96, 0.95, False),  # far above, and nothing else is close: what the index misses goes unnoticed
     ],
 )
 def test_close_to_the_threshold_exact_search_decides(
@@ -177,43 +177,67 @@ def test_close_to_the_threshold_exact_search_decides(
     axes = torch.eye(SIZE)
     best, other = at_cosine(axes[0], missed, axes[1]), at_cosine(axes[0], second, axes[2])
     memory = PrototypeMemory(torch.cat([best[None], other[None], axes[3:20]]))
-    memory.nearest_for(axes[20:21], TAU, 1)
-    graph = misled(memory, monkeypatch, {0})
+    memory.fill_index(1)
+    index = misled(memory, monkeypatch, {0})
     found = memory.nearest_for(axes[:1], TAU, 1).ids[0, 0]
     assert int(found) == (0 if corrected else 1)
-    assert graph.exact_rows == int(corrected)
+    assert index.exact_rows == int(corrected)
 
 
 def test_between_close_candidates_exact_search_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = torch.eye(SIZE)
     three = [at_cosine(axes[0], 0.95 - place * LITTLE, axes[place]) for place in (1, 2, 3)]
     memory = PrototypeMemory(torch.cat([torch.stack(three), axes[4:20]]))
-    memory.nearest_for(axes[4:5], TAU, 1)
-    graph = misled(memory, monkeypatch, {0})
+    memory.fill_index(1)
+    index = misled(memory, monkeypatch, {0})
     assert memory.nearest_for(axes[:1], TAU, 1).ids.tolist() == [[0, 1]]
-    assert graph.exact_rows == 1
+    assert index.exact_rows == 1
 
 
-def test_before_a_category_is_founded_the_graph_is_searched_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_a_category_is_founded_many_more_lists_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     prototypes = unit_rows(500, 0)
     memory = indexed(prototypes)
     looks: list[tuple[int, int]] = []
-    graph = graph_of(memory)
-    propose = graph._propose
+    index = index_of(memory)
+    propose = index._propose
 
     def noted(wide: Floats, look: int) -> Ints:
         looks.append((len(wide), look))
         return propose(wide, look)
 
-    monkeypatch.setattr(graph, "_propose", noted)
+    monkeypatch.setattr(index, "_propose", noted)
     agree(memory, torch.cat([around(prototypes[:5], 0.1, 1), unit_rows(3, 2)]), threshold=0.95)
     assert looks == [(8, neighbours.FIRST_LOOK), (3, neighbours.SECOND_LOOK)]
 
 
-def test_the_same_calls_give_the_same_graph() -> None:
-    first, second = (indexed(unit_rows(1500, 0)) for _ in range(2))
-    features = unit_rows(64, 1).numpy()
-    assert np.array_equal(graph_of(first)._propose(features, 16), graph_of(second)._propose(features, 16))
+def test_a_saved_memory_goes_on_with_the_very_same_index() -> None:
+    """Also when the index had begun, when prototypes had moved, and in half precision."""
+    classes = unit_rows(400, 0)
+    images = around(classes[torch.randint(400, (480,), generator=torch.Generator().manual_seed(1))], 0.6, 2)
+    for half in (False, True):
+        config = OnlineConfig(threshold=TAU, adapt_every=32, index_above=1, half_precision=half)
+        whole = FeatureStream(PrototypeMemory(classes[:200]), config)
+        whole.observe_many(images[:200])
+        again = FeatureStream(PrototypeMemory(classes[:200]), config)
+        again.load_state_dict(whole.state_dict())
+        for stream in (whole, again):
+            stream.observe_many(images[200:])
+        one, other = whole.state_dict(), again.state_dict()
+        assert one.keys() == other.keys()
+        assert "memory.index.lists" in one
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        features = unit_rows(64, 3).numpy()
+        first, second = (index_of(stream.memory)._propose(features, 2) for stream in (whole, again))
+        assert np.array_equal(first, second)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40))
+def test_candidates_do_not_depend_on_the_batch(seed: int, batch: int) -> None:
+    index, features = index_of(indexed(unit_rows(600, seed))), unit_rows(60, seed + 1).numpy()
+    together = index._propose(features, 3)
+    parts = [index._propose(features[start : start + batch], 3) for start in range(0, 60, batch)]
+    assert np.array_equal(together, np.concatenate(parts))
 
 
 def test_half_precision_is_held_learned_and_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,39 +255,6 @@ def test_half_precision_is_held_learned_and_saved(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(streams[1].memory.prototypes, streams[0].memory.prototypes, atol=2e-3, rtol=0)
     monkeypatch.setattr("talon_ocd.memory.search.WIDENED", 7)
     agree(streams[1].memory, images)
-
-
-def test_without_usearch_exact_search_goes_on_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "usearch.index", None)
-    neighbours._usearch.cache_clear()
-    memory, features = PrototypeMemory(unit_rows(50, 0)), unit_rows(5, 1)
-    try:
-        with pytest.warns(UserWarning, match=r"pip install 'talon-ocd\[index\]'"):
-            found = memory.nearest_for(features, TAU, 1)
-        assert torch.equal(found.ids, memory.nearest(features).ids)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            memory.nearest_for(features, TAU, 1)
-            PrototypeMemory(unit_rows(50, 0)).nearest_for(features, TAU, 1)
-    finally:
-        neighbours._usearch.cache_clear()
-
-
-def test_following_takes_what_was_told_unless_it_can_not_be() -> None:
-    memory = PrototypeMemory(unit_rows(30, 0))
-    memory.keep(torch.arange(1, 30))  # ids and slots differ
-    rule = CosineRule(TAU, index_above=1)
-    features = torch.cat([memory.rows(torch.tensor([4])), unit_rows(1, 3), memory.rows(torch.tensor([7]))])
-    features = torch.cat([features, features[1:2]])
-    followed = rule.follow(features, memory, [5, 30, 8, 30])
-    assert followed is not None
-    assert followed.ids.tolist() == [4, 29, 7, 29]
-    assert followed.founded.tolist() == [False, True, False, False]
-    assert rule.follow(features, memory, [6, 30, 8, 30]) is None  # too far away
-    assert rule.follow(features, memory, [5, 31, 8, 31]) is None  # not the next id
-    assert rule.follow(features, memory, [0, 30, 8, 30]) is None  # retired
-    assert rule.follow(unit_rows(2, 4), memory, [31, 30]) is None  # founded out of order
-    assert CosineRule(TAU).follow(features, memory, [5, 30, 8, 30]) is None  # exact search must come to the same
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 9), st.integers(0, 10_000))

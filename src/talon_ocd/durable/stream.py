@@ -265,9 +265,9 @@ class DurableStream(DiscoveryStream):
         rows = np.stack([np.frombuffer(row, np.float32) for row in content])
         if self._keeps_hidden:
             hidden = torch.from_numpy(rows).reshape(len(rows), *self.backbone.hidden_shape)
-            _, assignment = self._place(hidden.to(self.backbone.device), wanted)
+            _, assignment = self._place(hidden.to(self.backbone.device))
         else:
-            assignment = self.discovery.place(torch.from_numpy(rows), wanted)
+            assignment = self.discovery.place(torch.from_numpy(rows))
             self._ids.append(torch.from_numpy(assignment.ids))
         found = self.memory.ids.numpy()[assignment.ids].tolist()
         if found != list(wanted):

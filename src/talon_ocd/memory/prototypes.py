@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from talon_ocd.errors import DataError
+from talon_ocd.memory.lists import Lists
 from talon_ocd.memory.neighbours import CandidateIndex
 from talon_ocd.memory.search import Neighbours, nearest_two
 
@@ -97,15 +98,26 @@ class PrototypeMemory:
         """Return the two nearest categories, as far as a decision at ``threshold`` needs them.
 
         With ``index_above`` categories or more an index finds candidates, unless ``index_above`` is 0: see
-        ``neighbours.py``. With fewer, and without usearch, it is ``nearest``.
+        ``neighbours.py``. With fewer, and before ``fill_index`` began, it is ``nearest``. Changes nothing.
         """
-        index = self.index() if self.is_large(index_above) else None
-        return self.nearest(features) if index is None else index.nearest_two(features, self.stored, threshold)
+        if self._index is None or not self.is_large(index_above):
+            return self.nearest(features)
+        return self._index.nearest_two(features, self.stored, threshold)
 
-    def index(self) -> CandidateIndex | None:
-        """Return the index, which fills itself search by search; ``None`` without usearch."""
+    def fill_index(self, index_above: int) -> int:
+        """Put prototypes that wait into the index, if there are enough for one; returns how many went in.
+
+        A stream does so whenever it adapts, step by step: see ``neighbours.AT_ONCE``.
+        """
+        if not self.is_large(index_above):
+            return 0
         if self._index is None:
-            self._index = CandidateIndex.create(self.feature_size)
+            self._index = CandidateIndex(Lists(self.feature_size))
+        return self._index.catch_up(self.stored)
+
+    @property
+    def index(self) -> CandidateIndex | None:
+        """The index, if there is one yet."""
         return self._index
 
     def is_large(self, index_above: int) -> bool:
@@ -135,9 +147,9 @@ class PrototypeMemory:
 
     def replace(self, slots: Tensor, prototypes: Tensor) -> None:
         """Put unit vectors ``(L, D)`` in the place of the prototypes of distinct slots ``(L,)``."""
-        if self._index is not None:
-            self._index.move(slots.numpy(), self.rows(slots).numpy(), prototypes.numpy())
         self._storage[slots] = prototypes.to(self._storage.dtype)
+        if self._index is not None:
+            self._index.move(slots.numpy(), self.rows(slots).numpy())
 
     def keep(self, slots: Tensor) -> None:
         """Keep only these slots ``(L,)``, ascending, known classes among them; others lose their place for ever."""
@@ -152,7 +164,9 @@ class PrototypeMemory:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state as tensors, ready for safetensors."""
+        lists = {} if self._index is None else self._index.lists.state_dict()
         return {
+            **{f"index.{name}": value for name, value in lists.items()},
             "prototypes": self.stored.clone(),
             "counts": self.counts.clone(),
             "last": self.last.clone(),
@@ -179,6 +193,9 @@ class PrototypeMemory:
         memory._ids = state["ids"].clone() if "ids" in state else torch.arange(len(prototypes))  # older models: slots
         memory._last = state["last"].clone() if "last" in state else torch.full_like(memory._counts, -1)
         memory.next_id = int(state.get("next_id", torch.tensor(len(prototypes))))
+        if "index.lists" in state:
+            lists = {name: state[f"index.{name}"] for name in ("centres", "lists")}
+            memory._index = CandidateIndex(Lists.from_state_dict(lists, memory.stored))
         return memory
 
     def _grow(self, capacity: int) -> None:

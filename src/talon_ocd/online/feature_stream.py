@@ -91,16 +91,9 @@ class FeatureStream:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
         return self.rule.look(features, self.memory)
 
-    def place(self, features: Tensor, told: Sequence[int] | None = None) -> Assignment:
-        """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does).
-
-        ``told`` are the categories that were answered, if this is a replay: see ``CosineRule.follow``.
-        """
-        assignment = None
-        if told is not None and isinstance(self.rule, CosineRule):
-            assignment = self.rule.follow(features, self.memory, told)
-        if assignment is None:
-            assignment = self.rule.assign(features, self.memory)
+    def place(self, features: Tensor) -> Assignment:
+        """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
+        assignment = self.rule.assign(features, self.memory)
         slots, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
         if assignment.founded.any():
             self.memory.append(features[founded])
@@ -118,6 +111,8 @@ class FeatureStream:
             self._groups.reset()
         if self._since_adaptation:  # a flush without news is no step of the rule's clock
             self.rule.adapt()
+            if isinstance(self.rule, CosineRule):
+                self.memory.fill_index(self.rule.index_above)
         self._since_adaptation = 0
 
     def retire(self) -> list[int]:
@@ -221,9 +216,14 @@ class FeatureStream:
 
     def _with_ids(self, assignment: Assignment) -> Assignment:
         """Put ids in the place of slots; one that was only looked at may be past the end."""
-        next_id = np.array([self.memory.next_id])
-        ids = np.concatenate([self.memory.ids.numpy(), next_id, [-1]])  # the last one is for -1, nobody
-        return replace(assignment, ids=ids[assignment.ids], runner_ups=ids[assignment.runner_ups])
+        return replace(assignment, ids=self._ids(assignment.ids), runner_ups=self._ids(assignment.runner_ups))
+
+    def _ids(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the ids ``(B,)`` of slots; -1 is nobody, and whatever is past the end will be the next one."""
+        ids = np.where(slots < 0, -1, self.memory.next_id)
+        there = (slots >= 0) & (slots < self.memory.size)
+        ids[there] = self.memory.ids.numpy()[slots[there]]
+        return ids
 
     def _observe(self, features: Tensor, sources: list[str]) -> list[Decision]:
         answers: list[Decision] = []

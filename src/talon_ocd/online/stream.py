@@ -255,12 +255,12 @@ class DiscoveryStream:
             else:
                 self.guard.step(self.adapter, hidden, slots, self._graph, self.discovery)
 
-    def _place(self, hidden: Tensor, told: Sequence[int] | None = None) -> tuple[Tensor, Assignment]:
-        """Answer images ``(B, *hidden_shape)``, or give what was ``told``; returns their unit features ``(B, D)``."""
+    def _place(self, hidden: Tensor) -> tuple[Tensor, Assignment]:
+        """Answer images ``(B, *hidden_shape)``; returns their unit features ``(B, D)``, too."""
         with self.clock("encode"):
             features = self._encode(hidden)
         with self.clock("decide"):
-            assignment = self.discovery.place(features, told)
+            assignment = self.discovery.place(features)
         self._ids.append(torch.from_numpy(assignment.ids))
         return features, assignment
 

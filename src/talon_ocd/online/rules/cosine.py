@@ -7,19 +7,15 @@ category that is founded, not once for every query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
-
-ROUNDING = 1e-9
-"""Most that float64 cosines of the same vectors differ by."""
 
 
 @dataclass(frozen=True)
@@ -79,33 +75,6 @@ class CosineRule:
         nobody = np.isneginf(scores)
         scores[nobody] = -1.0
         return Assignment(ids[:, 0], founded, scores[:, 0], ids[:, 1], scores[:, 1])
-
-    def follow(self, features: Tensor, memory: PrototypeMemory, told: Sequence[int]) -> Assignment | None:
-        """Answer unit features ``(B, D)`` with the categories that were told once, without runner-ups.
-
-        Only where an index found them: what it finds depends on how it grew, and a restart builds another one. It can
-        miss a category but never invent one, so all that can be proved wrong is a category that is too far away.
-        ``None`` if that is so, or if there was no index: ``assign`` must come to the same answers then.
-        """
-        if not memory.is_large(self.index_above):
-            return None
-        categories, places = np.unique(np.asarray(told, np.int64), return_inverse=True)
-        old = categories[categories < memory.next_id]
-        slots = [memory.slot(category) for category in old.tolist()]
-        new = range(memory.next_id, memory.next_id + len(categories) - len(old))
-        if None in slots or categories[len(old) :].tolist() != list(new):
-            return None
-        ids = np.array([*slots, *range(memory.size, memory.size + len(new))], np.int64)[places]
-        founders = [told.index(category) for category in new]
-        if founders != sorted(founders):
-            return None
-        rows = np.concatenate([memory.rows(torch.tensor(slots, dtype=torch.int64)).numpy(), features[founders].numpy()])
-        cosines: Floats = np.einsum("bd,bd->b", features.numpy().astype(np.float64), rows[places].astype(np.float64))
-        if (cosines < self.threshold - ROUNDING).any():
-            return None
-        founded = np.zeros(len(ids), np.bool_)
-        founded[founders] = True
-        return Assignment(ids, founded, cosines, np.full(len(ids), -1), np.full(len(ids), -1.0))
 
 
 def _cosines(features: Tensor, columns: Ints) -> Floats:
