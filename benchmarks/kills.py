@@ -20,6 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,16 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Fit, kill, compare, print one JSON line a way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=300, help="kills altogether, shared by the ways to decide")
-    parser.add_argument("--in-a-row", type=int, default=1, help="kills of one stream before it may end")
+    parser.add_argument(
+        "--kills", type=int, default=300, help="kills for each --in-a-row, shared by the ways to decide"
+    )
+    parser.add_argument(
+        "--in-a-row",
+        type=int,
+        nargs="+",
+        default=[1],
+        help="kills of one stream before it may end; each in turn",
+    )
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
@@ -53,9 +62,9 @@ def main() -> None:
     durable_stream.SNAPSHOT_EVERY = 32  # many snapshots: kills shall meet them, too
     talon, items = fitted(chosen.seed), stream_items(chosen.images)
     wrong = 0
-    for way, options in WAYS.items():
-        result = try_way(talon, items, options, chosen.kills // len(WAYS), chosen.in_a_row, chosen.seed)
-        sys.stdout.write(json.dumps({"way": way, "images": len(items), **result}) + "\n")
+    for in_a_row, (way, options) in product(chosen.in_a_row, WAYS.items()):
+        result = try_way(talon, items, options, chosen.kills // len(WAYS), in_a_row, chosen.seed)
+        sys.stdout.write(json.dumps({"way": way, "images": len(items), "in_a_row": in_a_row, **result}) + "\n")
         sys.stdout.flush()
         wrong += result["different"]
     sys.exit(1 if wrong else 0)

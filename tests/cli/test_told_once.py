@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 import typer
 from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
@@ -15,10 +14,16 @@ from talon_ocd.errors import DataError, TalonError
 from talon_ocd.offline import distributed, joined
 
 
-def member(rank: int, folder: Path, alike: bool) -> None:
-    """Fail as one of two processes, and write down how it ends."""
+def member(rank: int, folder: Path) -> None:
+    """Fail as one of two processes, in both ways."""
     distributed.FAREWELL = timedelta(seconds=2)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    for alike in (True, False):
+        fail(rank, folder, alike)
+
+
+def fail(rank: int, folder: Path, alike: bool) -> None:
+    """Fail, and write down how that ends."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting-{alike}", rank=rank, world_size=2)
     ended = "well"
     with joined() as processes:
         try:
@@ -26,11 +31,12 @@ def member(rank: int, folder: Path, alike: bool) -> None:
                 raise DataError("too few images." if alike else f"process {rank} has bad luck.")
         except (TalonError, typer.Exit) as error:
             ended = type(error).__name__
-    (folder / f"{rank}.txt").write_text(ended, encoding="utf-8")
+    (folder / f"{rank}-{alike}.txt").write_text(ended, encoding="utf-8")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("alike", "second"), [(True, "Exit"), (False, "DataError")])
-def test_the_first_process_speaks_for_all_that_say_the_same(tmp_path: Path, alike: bool, second: str) -> None:
-    spawn(member, (tmp_path, alike), nprocs=2, daemon=True)
-    assert [(tmp_path / f"{rank}.txt").read_text(encoding="utf-8") for rank in (0, 1)] == ["DataError", second]
+def test_the_first_process_speaks_for_all_that_say_the_same(tmp_path: Path) -> None:
+    spawn(member, (tmp_path,), nprocs=2, daemon=True)
+    for alike, second in ((True, "Exit"), (False, "DataError")):
+        ended = [(tmp_path / f"{rank}-{alike}.txt").read_text(encoding="utf-8") for rank in (0, 1)]
+        assert ended == ["DataError", second]

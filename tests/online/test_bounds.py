@@ -49,7 +49,7 @@ KINDS = pytest.mark.parametrize("kind", ["cosine", "evidence"])
 
 @KINDS
 @given(most=st.integers(1, 12), retire_after=st.sampled_from([0, 10, 40]), seed=st.integers(0, 50))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_ids_are_never_given_twice(kind: str, most: int, retire_after: int, seed: int) -> None:
     stream = open_stream(kind, Bounds(most, tentative_below=3, retire_after=retire_after))
     answers = stream.observe_many(incoming(120, seed))

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ class Row:
         old, all_images = self.number("sizes", "stream_old"), self.number("sizes", "stream")
         return old / all_images if old is not None and all_images else self.number("sizes", "old_share")
 
-    @property
+    @cached_property
     def setup(self) -> Setup:
         """How the row was made."""
         epochs = self.get("settings", "recipe", "epochs")
