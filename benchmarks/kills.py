@@ -45,9 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Fit, kill, compare, print one JSON line a way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--kills", type=int, default=300, help="kills for each --in-a-row, shared by the ways to decide"
-    )
+    parser.add_argument("--kills", type=int, default=300, help="kills for each --in-a-row, shared by the ways")
     parser.add_argument(
         "--in-a-row",
         type=int,
