@@ -221,9 +221,8 @@ class Lists:
         cosines = np.full((batch * look, longest), -np.inf, np.float32)
         for number, pairs in _groups(places.ravel(), len(numbers)):
             members = read[number]
-            products = codes[pairs // look] @ members.codes.astype(np.float32).T
-            products *= members.scales
-            cosines[pairs, : lengths[number]] = products
+            products = members.codes.astype(np.float32) @ np.ascontiguousarray(codes[pairs // look].T)
+            cosines[pairs, : lengths[number]] = products.T * members.scales
         best = _largest(cosines.reshape(batch, look * longest), most)
         chosen = np.take_along_axis(places.reshape(batch, look), best // longest, axis=1)
         starts, slots = np.cumsum(lengths) - lengths, np.concatenate([members.slots for members in read])
