@@ -136,7 +136,7 @@ def measure(number: int, chosen: argparse.Namespace) -> dict[str, Any]:
     images = world.images(prototypes, chosen.images, chosen.new)
     config = OnlineConfig(threshold=THRESHOLD, adapt=("prototypes",), adapt_every=BATCH, index_above=0)
     bounds = Bounds(most_categories=10 * number)
-    built(PrototypeMemory(prototypes[:CHUNK]))  # libraries allocate their own buffers at the first use
+    built(PrototypeMemory(prototypes[:POPULAR]))  # libraries allocate their own buffers at the first use
     before = resident()
     memory = PrototypeMemory(prototypes, known=number // 10)
     with_index = replace(config, index_above=1, half_precision=chosen.half)
