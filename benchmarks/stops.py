@@ -32,7 +32,7 @@ from talon_ocd.durable import DurableStream
 from talon_ocd.durable import stream as durable_stream
 from talon_ocd.embeddings import feature_stream
 from talon_ocd.images.digits import digits
-from talon_ocd.online import FeatureStream
+from talon_ocd.online import EvidenceRule, FeatureStream
 
 KNOWN = ("0", "1", "2", "3", "4")
 HALF = 32
@@ -123,14 +123,16 @@ def of_second_thoughts(categories: int, head_step: HeadStep) -> dict[str, Any]:
     world = World(256, 100, seed=0)
     labels = np.repeat(np.arange(100), 10)
     stream: FeatureStream = feature_stream(world.draw(labels), labels)
-    stream.rule.offset += FINER
+    rule = stream.rule
+    assert isinstance(rule, EvidenceRule)
+    rule.offset += FINER
     while len(world.weights) < categories:
         world.grow(1.0)
     stream.observe_many(world.draw(np.arange(100, categories)))
     for _ in range(8):
         stream.observe_many(world.draw(world.random.integers(0, categories, 1024)))
     measured: list[tuple[float, float]] = []
-    think = stream.rule.think_again
+    think = rule.think_again
 
     def measured_thought(*words: Any, **named: Any) -> Any:
         beside, began = head_step.seconds(), time.perf_counter()
@@ -138,7 +140,7 @@ def of_second_thoughts(categories: int, head_step: HeadStep) -> dict[str, Any]:
         measured.append((time.perf_counter() - began, beside))
         return result
 
-    stream.rule.think_again = measured_thought  # type: ignore[method-assign]
+    rule.think_again = measured_thought  # type: ignore[method-assign]
     stream.observe_many(world.draw(world.random.integers(0, categories, 4096)))
     return {"what": "second thoughts of the evidence rule", "categories": stream.memory.size, **figures(measured)}
 
