@@ -30,7 +30,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[hub,serve,ray,index,dev]'
+	$(PIP) --editable '.[hub,serve,ray,dev]'
 	@touch $@ $(VENV)/.installed
 
 clean:

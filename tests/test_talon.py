@@ -53,7 +53,7 @@ def test_evidence_decides_unless_a_number_is_given(fitted: Talon) -> None:
         rule = fitted.stream(threshold=threshold).discovery.rule
         assert isinstance(rule, EvidenceRule) and rule.learns
     for number in (0.5, "0.5"):
-        assert fitted.stream(threshold=number).discovery.rule == CosineRule(0.5)
+        assert fitted.stream(threshold=number).discovery.rule == CosineRule(0.5, fitted.config.online.index_above)
     still = fitted.stream(adapt="none").discovery.rule
     assert isinstance(still, EvidenceRule) and not still.learns
 

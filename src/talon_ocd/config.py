@@ -157,9 +157,9 @@ class OnlineConfig:
     """Run the stream's head in bfloat16 where torch allows it; losses stay float32. The code has float16 (#41)."""
     encoder_steps: int = 1
     """Gradient steps an adaptation (#8)."""
-    index_above: int = 0
-    """Categories from which on TALON's rule finds candidates with an index, if usearch is installed; 0 is never. An
-    index misses some: ``docs/large-memories.md`` has how many. The paper has a few hundred categories."""
+    index_above: int = 100_000
+    """Categories from which on TALON's rule finds candidates with an index; 0 is never. An index may miss some:
+    ``docs/large-memories.md`` has how many. The paper has a few hundred categories."""
     half_precision: bool = False
     """Hold prototypes in float16: half the memory, and cosines that are off by about 1e-5."""
 

@@ -229,9 +229,9 @@ class Talon:
         evidence = {} if self.evidence is None else self.evidence.state_dict()
         probe = {} if self.probe is None else self.probe.state_dict()
         settings = self.config.to_dict()
-        for name in ("index_above", "half_precision"):  # streams that began before there was a choice go on
-            if settings["online"][name] == getattr(OnlineConfig(), name):
-                del settings["online"][name]
+        for name, before in (("index_above", 0), ("half_precision", False)):
+            if settings["online"][name] in (before, getattr(OnlineConfig(), name)):
+                del settings["online"][name]  # streams that began before there was a choice go on
         facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}
         return fingerprint(facts, self.backbone.state_dict(), self.memory.state_dict(), evidence, probe)
 

@@ -5,7 +5,7 @@ import sys
 
 ROOMS = "talon_ocd.cli.main, talon_ocd.cli.engines, talon_ocd.scale, talon_ocd.service, talon_ocd.backbones"
 HEAVY = {
-    "transformers", "diffusers", "ray", "pyarrow", "usearch", "fastapi", "starlette", "uvicorn", "prometheus_client",
+    "transformers", "diffusers", "ray", "pyarrow", "fastapi", "starlette", "uvicorn", "prometheus_client",
     "sklearn", "pandas", "matplotlib",
 }  # fmt: skip
 

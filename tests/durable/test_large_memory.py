@@ -75,6 +75,8 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
         states = (talon.backbone, talon.memory, talon.evidence, talon.probe)
         before = fingerprint(facts, *({} if part is None else part.state_dict() for part in states))
         assert talon.fingerprint() == before
+        talon.config = replace(settings, online=OnlineConfig(index_above=0))  # as models have it that were saved then
+        assert talon.fingerprint() == before
         for changes in ({"index_above": 50_000}, {"half_precision": True}):
             talon.config = replace(settings, online=OnlineConfig(**changes))
             assert talon.fingerprint() != before

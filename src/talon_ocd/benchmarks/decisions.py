@@ -27,10 +27,10 @@ CHECKED = 2
 
 
 def measure(sizes: Sizes, progress: Progress = SILENT) -> Iterator[Result]:
-    """Measure at every number of prototypes."""
+    """Measure exact search at every number of prototypes; ``benchmarks/large_memory.py`` measures the index."""
     for number in sizes.prototypes:
         memory = filled(number, sizes.feature_size)
-        config = OnlineConfig(threshold=THRESHOLD, adapt=("prototypes",), adapt_every=sizes.batch)
+        config = OnlineConfig(threshold=THRESHOLD, adapt=("prototypes",), adapt_every=sizes.batch, index_above=0)
         name = f"decisions/{number // 1000}k"
         yield _same_ids(f"{name}/same-ids", memory, config, sizes, progress)
         yield _cost(f"{name}/product", memory, config, sizes, progress)
