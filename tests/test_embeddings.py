@@ -150,7 +150,7 @@ def test_a_threshold_is_rehearsed_on_the_labelled_vectors_only() -> None:
 
 
 def test_a_number_means_the_cosine_rule() -> None:
-    assert feature_stream(KNOWN, LABELS, threshold=0.6).rule == CosineRule(0.6)
+    assert feature_stream(KNOWN, LABELS, threshold=0.6).rule == CosineRule(0.6, TalonConfig().online.index_above)
 
 
 def test_one_vector_a_class_says_nothing_about_spread_and_a_cosine_decides() -> None:

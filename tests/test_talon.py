@@ -74,7 +74,9 @@ def test_a_threshold_can_be_rehearsed() -> None:
     talon.fit(tiny.labelled())
     assert talon.evidence is None and talon.threshold == talon.report["calibration"]["threshold"]
     for threshold in (None, "auto"):
-        assert talon.stream(threshold=threshold).discovery.rule == CosineRule(talon.threshold)
+        assert talon.stream(threshold=threshold).discovery.rule == CosineRule(
+            talon.threshold, talon.config.online.index_above
+        )
 
 
 def test_heads_are_paired_if_there_is_training_and_the_settings_say_so() -> None:

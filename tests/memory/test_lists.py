@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from talon_ocd.errors import DataError
 from talon_ocd.memory import lists
-from talon_ocd.memory.codes import two_centres, whole_numbers
+from talon_ocd.memory.codes import Codes, two_centres, whole_numbers
 from talon_ocd.memory.lists import Lists
+from talon_ocd.memory.search import Ints
 
 SIZE = 16
 Rows = npt.NDArray[np.float32]
@@ -67,6 +68,20 @@ def test_nobody_is_lost_whatever_happens(seed: int, data: st.DataObject) -> None
         found.keep(kept)
         found.move(kept[:0], rows[:0])
         whole(found, rows)
+
+
+def test_only_what_is_too_long_by_now_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that was too long may have lost members to the one that was split before it."""
+    lengths = []
+
+    def noted(codes: Codes) -> Ints | None:
+        lengths.append(len(codes))
+        return two_centres(codes)
+
+    monkeypatch.setattr(lists, "two_centres", noted)
+    filled(unit_rows(3000, 1), step=400)
+    assert len(lengths) > 100
+    assert min(lengths) > lists.LONG
 
 
 def test_nearly_all_are_in_the_list_of_the_nearest_centre() -> None:

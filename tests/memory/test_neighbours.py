@@ -253,6 +253,9 @@ def test_half_precision_is_held_learned_and_saved(monkeypatch: pytest.MonkeyPatc
     assert state["prototypes"].dtype == torch.float16
     assert torch.equal(PrototypeMemory.from_state_dict(state).prototypes, streams[1].memory.prototypes)
     torch.testing.assert_close(streams[1].memory.prototypes, streams[0].memory.prototypes, atol=2e-3, rtol=0)
+    begun = indexed(classes)
+    begun.halve()
+    assert begun.index is None  # its copies were of other numbers
     monkeypatch.setattr("talon_ocd.memory.search.WIDENED", 7)
     agree(streams[1].memory, images)
 

@@ -160,10 +160,11 @@ class Lists:
         for number, places in _groups(homes, len(self._lists)):
             self._lists[number] = Members.joined([self._lists[number], members.take(places)])
             touched.append(number)
-        long = [number for number in touched if len(self._lists[number].slots) > LONG]
-        for number in long:
-            self._split(number)
-        if long:
+        before = len(self._lists)
+        for number in touched:
+            if len(self._lists[number].slots) > LONG:
+                self._split(number)
+        if len(self._lists) > before:
             self._drop_empty()
 
     def _reserve(self, capacity: int) -> None:
@@ -179,9 +180,9 @@ class Lists:
         codes, scales = whole_numbers(halves)
         self._found(halves[1:])
         self._centres[number], self._scales[number] = codes[0], scales[0]
-        middle = self._cosines(codes.sum(axis=0, keepdims=True, dtype=np.float32), slice(None))[0]
-        middle[[number, -1]] = np.inf
-        nearby = np.sort(np.argsort(-middle, kind="stable")[: NEARBY + 2])
+        cosines = (self._cosines(codes.astype(np.float32), slice(None)) * scales[:, None]).max(axis=0)
+        cosines[[number, -1]] = np.inf
+        nearby = np.sort(np.argsort(-cosines, kind="stable")[: NEARBY + 2])
         together = Members.joined([self._lists[place] for place in nearby])
         homes = nearby[self._cosines(together.codes.astype(np.float32), nearby).argmax(axis=1)]
         self._homes[together.slots] = homes

@@ -125,8 +125,9 @@ class PrototypeMemory:
         return 0 < index_above <= self._size
 
     def halve(self) -> None:
-        """Hold the prototypes in half precision from now on."""
-        self._storage = self._storage.half()
+        """Hold the prototypes in half precision from now on; an index of what they were before is filled anew."""
+        if self._storage.dtype != torch.float16:
+            self._storage, self._index = self._storage.half(), None
 
     def append(self, features: Tensor, category: int | None = None) -> None:
         """Add unit vectors ``(N, D)`` as new categories with the next ids, or one that has an id already."""
