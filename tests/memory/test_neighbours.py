@@ -231,6 +231,21 @@ def test_a_saved_memory_goes_on_with_the_very_same_index() -> None:
         assert np.array_equal(first, second)
 
 
+def test_batch_size_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where candidates are missed: so few lists are read that some are."""
+    monkeypatch.setattr(neighbours, "FIRST_LOOK", 1)
+    monkeypatch.setattr(neighbours, "SECOND_LOOK", 1)
+    classes = unit_rows(300, 0)
+    images = around(classes[torch.randint(300, (400,), generator=torch.Generator().manual_seed(1))], 0.6, 2)
+    answers = {}
+    for batch, index_above in ((400, 0), (1, 1), (7, 1), (400, 1)):
+        config = OnlineConfig(threshold=TAU, adapt=("prototypes",), adapt_every=32, index_above=index_above)
+        stream = FeatureStream(PrototypeMemory(classes[:200]), config)
+        found = [decision.category for part in images.split(batch) for decision in stream.observe_many(part)]
+        answers[batch, index_above] = found
+    assert answers[1, 1] == answers[7, 1] == answers[400, 1] != answers[400, 0]
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 40))
 def test_candidates_do_not_depend_on_the_batch(seed: int, batch: int) -> None:
