@@ -34,6 +34,8 @@ class OfflineConfig:
     """Passes over the labelled images; 0 keeps the pre-trained features. Paper and code: 100."""
     keep_pretrained: bool = True
     """Decide on features of the pre-trained and the trained head side by side; the paper has the trained ones alone."""
+    texture: int = 32
+    """Directions of the pre-trained head's local features whose covariance stands beside both; 0 leaves it out."""
     batch_size: int = 128
     """Images a step (B); each gives two views."""
     classifier: Literal["margin", "cosine", "linear"] = "cosine"
@@ -204,8 +206,10 @@ class EvidenceConfig:
     """Weight of its mean in ψ: the spread of class means is known from few classes only."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
-    concentration: float = 20.0
+    concentration: float = 50.0
     """θ: the prior chance of a new category is θ / (θ + t) after t answers."""
+    prior_weight: float = 3.0
+    """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     offset: float | Literal["auto"] = "auto"
     """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed. A number leaves all rehearsal out:
     the head is trained in any case, and how compact that makes its own training images is not corrected."""
@@ -225,6 +229,7 @@ class EvidenceConfig:
         require(self, "dimensions", self.dimensions >= 1, "1 or more")
         require(self, "every", self.every >= 1, "1 or more")
         require(self, "concentration", self.concentration > 0, "above 0")
+        require(self, "prior_weight", self.prior_weight >= 0, "0 or more")
         for name in ("keep", "sweeps"):
             require(self, name, getattr(self, name) >= 0, "0 or more")
         for name in ("shrinkage", "smoothing"):

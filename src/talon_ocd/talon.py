@@ -292,8 +292,8 @@ class Talon:
 
 
 def prepared(backbone: Backbone, config: OfflineConfig) -> Backbone:
-    """Return the encoder that will be trained: with the pre-trained head beside it, if the settings say so."""
-    return paired(backbone) if config.keep_pretrained and config.epochs else backbone
+    """Return the encoder that will be trained: with pre-trained head and texture beside it, if the settings say so."""
+    return paired(backbone, config.epochs > 0, config.texture) if config.keep_pretrained else backbone
 
 
 def cache_for(backbone: Backbone, config: TalonConfig, directory: Path | None = None) -> TrunkCache:

@@ -12,7 +12,7 @@ from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, balanced, rehearsals
+from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, plateau, rehearsals
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -84,19 +84,18 @@ def test_offsets_are_rehearsed_and_reported_with_the_spread_of_unseen_images() -
     assert "residuals" not in result.to_dict()
 
 
-def trials(epochs: int, accuracy: float, found: list[float]) -> list[Trial]:
-    return [Trial(epochs, OFFSETS[at], accuracy, 0.0, 0.0, ratio, 0.1) for at, ratio in enumerate(found)]
+def trials(epochs: int, accuracy: list[float], error: float = 0.1) -> list[Trial]:
+    return [Trial(epochs, OFFSETS[at], value, 0.0, 0.0, 1.0 + at, error) for at, value in enumerate(accuracy)]
 
 
-def test_the_offset_at_which_the_number_of_categories_is_right_lies_between_trials() -> None:
-    halfway = balanced(trials(0, 0.5, [0.25, 0.55, 2.2, 4.0]))  # a tenth too many lies half-way between the middle two
-    assert halfway.threshold == pytest.approx(-8.0) and halfway.found_ratio == pytest.approx(1.375)
-    assert balanced(trials(0, 0.5, [0.5, 1.0, 1.0, 1.0, 2.0])).threshold == pytest.approx(-7.0)  # the middle of three
-    assert balanced(trials(0, 0.5, [0.5, 0.6, 0.7])).threshold == OFFSETS[2]
-    assert balanced(trials(0, 0.5, [1.5, 1.6, 1.7])).threshold == OFFSETS[0]
-    both = trials(0, 0.5, [0.55, 2.2]) + trials(9, 0.6, [0.55, 0.55, 2.2])
-    assert balanced(both).epochs == 9 and balanced(both).threshold == pytest.approx(-8.0)
-    assert balanced(trials(9, 0.5, [0.5, 2.0]) + trials(0, 0.5, [0.5, 2.0])).epochs == 0
+def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
+    middle = plateau(trials(0, [0.3, 0.55, 0.5, 0.6, 0.4]))  # the second to the fourth
+    assert middle.threshold == (OFFSETS[1] + OFFSETS[3]) / 2 and middle.found_ratio == 3.0
+    assert plateau(trials(0, [0.1, 0.2, 0.9])).threshold == OFFSETS[2]
+    assert plateau(trials(0, [0.9, 0.2, 0.1])).threshold == OFFSETS[0]
+    assert plateau(trials(0, [0.5] * 10)).threshold == (OFFSETS[0] + OFFSETS[-1]) / 2
+    assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.6])).epochs == 9
+    assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
 
 
 @pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])

@@ -40,7 +40,8 @@ class World:
 
     def slow(self, learns: bool = True, keep: int = 8192) -> SlowEvidence:
         model = self.evidence.model
-        return SlowEvidence(self.labelled, model.psi.tolist(), model.tail, self.evidence.offset, 20.0, learns, keep)
+        offset = self.evidence.offset
+        return SlowEvidence(self.labelled, model.psi.tolist(), model.tail, offset, learns=learns, keep=keep)
 
     def coordinates(self) -> list[list[float]]:
         return [self.evidence.model.coordinates(feature[None])[0].tolist() for feature in self.features]
@@ -261,7 +262,7 @@ def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
     for answered in range(3):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
         evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
-        prior = offset + log(3) + log(5.0 / (5.0 + answered))
+        prior = offset + log(3) + 3.0 * log(5.0 / (5.0 + answered))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9

@@ -57,7 +57,8 @@ class SlowEvidence:
     psi: Vector
     tail: float
     offset: float = 0.0
-    concentration: float = 20.0
+    concentration: float = 50.0
+    prior_weight: float = 3.0
     learns: bool = True
     keep: int = 8192
     images: list[Vector] = field(default_factory=list)
@@ -79,7 +80,8 @@ class SlowEvidence:
     def hurdle(self) -> float:
         living = sum(bool(self.members(category)) for category in range(self.size))
         answered = len(self.images)
-        return self.offset + math.log(living) + math.log(self.concentration / (self.concentration + answered))
+        chance = self.concentration / (self.concentration + answered)
+        return self.offset + math.log(living) + self.prior_weight * math.log(chance)
 
     def odds(self, x: Vector, members: list[Vector]) -> float:
         """Evidence for a category against a new one; the posterior of its mean in terms of precisions."""

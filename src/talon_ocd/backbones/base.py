@@ -35,6 +35,7 @@ class Backbone(nn.Module, ABC):
         head: hidden ``(B, *hidden_shape)`` -> raw features ``(B, D)``.
         hidden_shape: shape of one image's trunk output.
         feature_size: D.
+        local_size: C, if ``head.describe`` gives local features ``(B, P, C)`` of P places beside the features; else 0.
     """
 
     family: str
@@ -44,6 +45,7 @@ class Backbone(nn.Module, ABC):
     head: nn.Module
     hidden_shape: tuple[int, ...]
     feature_size: int
+    local_size: int = 0
 
     @property
     def device(self) -> torch.device:

@@ -19,7 +19,7 @@ from talon_ocd.errors import BackboneError
 from talon_ocd.images.transforms import Preprocessing
 
 NAME = "efficientnet-lite0"
-FEATURE_SIZE = 1280
+FEATURE_SIZE, LOCAL_SIZE = 1280, 320
 STEM = 32
 # expansion, kernel, stride of the first block, channels, blocks
 STAGES = (
@@ -59,13 +59,18 @@ class LiteHead(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.block = InvertedResidual(TRUNK_CHANNELS, 320, expansion=6, kernel=3, stride=1, folded=False)
-        self.top = ConvUnit(320, FEATURE_SIZE, folded=False)
+        self.block = InvertedResidual(TRUNK_CHANNELS, LOCAL_SIZE, expansion=6, kernel=3, stride=1, folded=False)
+        self.top = ConvUnit(LOCAL_SIZE, FEATURE_SIZE, folded=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Encode what the trunk gave."""
-        maps: Tensor = self.top(self.block(hidden.permute(0, 2, 3, 1).contiguous()))
-        return maps.mean(dim=(1, 2))
+        return self.describe(hidden)[0]
+
+    def describe(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features ``(B, 1280)`` and the last block's output at every place ``(B, H * W, 320)``."""
+        local: Tensor = self.block(hidden.permute(0, 2, 3, 1).contiguous())
+        maps: Tensor = self.top(local)
+        return maps.mean(dim=(1, 2)), local.flatten(1, 2)
 
 
 class EfficientNetLite0(Backbone):
@@ -87,7 +92,7 @@ class EfficientNetLite0(Backbone):
         self.head = LiteHead()
         side = -(-image_size // 32)
         self.hidden_shape = (TRUNK_CHANNELS, side, side)
-        self.feature_size = FEATURE_SIZE
+        self.feature_size, self.local_size = FEATURE_SIZE, LOCAL_SIZE
         self.finish()
 
     @classmethod

@@ -104,6 +104,7 @@ class HubBackbone(Backbone):
         with torch.no_grad():
             tokens = self.trunk.embeddings(torch.zeros(1, 3, preprocessing.crop, preprocessing.crop))
         self.hidden_shape = tuple(tokens.shape[1:])
+        self.local_size = self.hidden_shape[-1]
         self.feature_size = int(self.config["projection_dim" if family.projection else "hidden_size"])
         self.finish()
 

@@ -116,6 +116,10 @@ class ClsHead(nn.Module):
         projected: Tensor = self.projection(normed)
         return projected
 
+    def describe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features ``(B, D)`` and the tokens before the last block, which are local features already."""
+        return self(tokens), tokens
+
     def _cls_row(self, tokens: Tensor, layout: BlockLayout) -> Tensor:
         norm1, norm2 = getattr(self.block, layout.norm1), getattr(self.block, layout.norm2)
         row = tokens[:, 0]
@@ -160,6 +164,10 @@ class PoolHead(nn.Module):
         """Encode tokens ``(B, T, W)`` into features ``(B, W)``."""
         features: Tensor = self.pool(self.norm(run_block(self.block, tokens, None)))
         return features
+
+    def describe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features ``(B, W)`` and the tokens before the last block, which are local features already."""
+        return self(tokens), tokens
 
 
 def run_block(block: nn.Module, tokens: Tensor, rotary: Rotary | None) -> Tensor:

@@ -1,7 +1,7 @@
-"""An encoder that keeps its pre-trained head beside the one that is trained (layer: backbones).
+"""An encoder whose features have several parts, side by side (layer: backbones).
 
-Training on known classes moves features that new classes would need. Side by side, both are there: what the pre-trained
-head sees of anything, and what the trained one sees of the known.
+Training on known classes moves features that new classes would need. So the pre-trained head stays beside the one that
+is trained: what the first sees of anything, and what the second sees of the known. The third part is texture.
 """
 
 from __future__ import annotations
@@ -14,50 +14,83 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talon_ocd.backbones.base import Backbone, Scope
+from talon_ocd.backbones.texture import Texture
 from talon_ocd.images.transforms import Preprocessing
 
 KIND = "paired"
 
 
 class PairedHead(nn.Module):
-    """Two heads: hidden ``(B, *hidden_shape)`` -> ``(B, 2D)``, each half centred and of unit length.
+    """Parts side by side: hidden ``(B, *hidden_shape)`` -> ``(B, D)``, each centred and of unit length.
 
     Attributes:
-        first: the pre-trained head; it never changes.
-        second: the head that training and adaptation move.
-        centres: what is subtracted from unit features ``(2, D)``; ``centre`` sets it.
+        first: the pre-trained head; it never moves, unless it is the only one.
+        second: the head that training and adaptation move; ``None`` if there is no training.
+        texture: how local features of the first head vary together; ``None`` if it is not wanted.
+        centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``learn`` sets it.
     """
 
     centres: Tensor
 
-    def __init__(self, head: nn.Module, feature_size: int) -> None:
+    def __init__(
+        self, head: nn.Module, feature_size: int, trained: bool = True, texture: Texture | None = None
+    ) -> None:
         super().__init__()
-        self.first, self.second = copy.deepcopy(head), copy.deepcopy(head)
-        self.register_buffer("centres", torch.zeros(2, feature_size))
+        self.first = copy.deepcopy(head)
+        self.second = copy.deepcopy(head) if trained else None
+        self.texture = texture
+        self.register_buffer("centres", torch.zeros(1 + trained, feature_size))
+
+    @property
+    def trained(self) -> nn.Module:
+        """The head that may move."""
+        return self.first if self.second is None else self.second
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Encode with both."""
-        raw = (self.first(hidden), self.second(hidden))
-        halves = [F.normalize(F.normalize(part.float(), dim=1) - self.centres[i], dim=1) for i, part in enumerate(raw)]
-        return torch.cat(halves, dim=1)
+        """Encode with all parts."""
+        first, texture = self._first(hidden)
+        raw = [first] if self.second is None else [first, self.second(hidden)]
+        parts = [F.normalize(F.normalize(part.float(), dim=1) - self.centres[i], dim=1) for i, part in enumerate(raw)]
+        return torch.cat(parts if texture is None else [*parts, texture], dim=1)
 
-    def centre(self, first: Tensor, second: Tensor) -> None:
-        """Centre on the unit features ``(N, D)`` that both heads give of the labelled images."""
-        self.centres.copy_(torch.stack([first.mean(dim=0), second.mean(dim=0)]))
+    def learn_texture(self, hidden: Tensor) -> None:
+        """Learn from trunk outputs ``(N, *hidden_shape)`` of labelled images which local features vary most."""
+        if self.texture is not None:
+            with torch.no_grad():
+                self.texture.learn(_described(self.first, hidden)[1])
+
+    def centre(self, *features: Tensor) -> None:
+        """Centre on the unit features ``(N, feature_size)`` that each of the heads gives of the labelled images."""
+        self.centres.copy_(torch.stack([own.mean(dim=0) for own in features]))
+
+    def _first(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what the pre-trained head sees, and texture: the block before both runs once."""
+        if self.texture is None:
+            return self.first(hidden), None
+        features, local = _described(self.first, hidden)
+        return features, self.texture(local)
 
 
 class Paired(Backbone):
-    """A backbone with a ``PairedHead``; trunk and preprocessing are those of ``base``, which stays as it is."""
+    """A backbone with a ``PairedHead``; trunk and preprocessing are those of ``base``, which stays as it is.
+
+    Args:
+        base: the encoder with its pre-trained head.
+        trained: whether there is a second head, to be trained.
+        texture: directions of local features whose covariance is a part of the feature; 0: none.
+    """
 
     head: PairedHead
 
-    def __init__(self, base: Backbone) -> None:
+    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0) -> None:
         super().__init__()
         self._base = (base,)  # in a tuple: its parameters are not ours
         self.family, self.name = base.family, base.name
         self.preprocessing, self.hidden_shape = base.preprocessing, base.hidden_shape
-        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size)
-        self.feature_size = 2 * base.feature_size
+        part = Texture(base.local_size, texture) if texture else None
+        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part)
+        self.feature_size = (1 + trained) * base.feature_size + (0 if part is None else part.size)
+        self._options = {"trained": trained, "texture": texture}
         self.finish()
 
     @property
@@ -66,12 +99,13 @@ class Paired(Backbone):
         return self._base[0].with_head(self.head.first)  # also after weights were loaded or moved to a device
 
     def head_parameter_names(self, scope: Scope) -> list[str]:
-        """Return the scope's names, of the second head only."""
-        return [f"second.{name}" for name in self.base.head_parameter_names(scope)]
+        """Return the scope's names, of the second head only if there is one."""
+        prefix = "first" if self.head.second is None else "second"
+        return [f"{prefix}.{name}" for name in self.base.head_parameter_names(scope)]
 
     def architecture(self) -> dict[str, Any]:
-        """Return the base's, one level down."""
-        return {"kind": KIND, "name": self.name, "base": self.base.architecture()}
+        """Return which parts there are, and the base's, one level down."""
+        return {"kind": KIND, "name": self.name, **self._options, "base": self.base.architecture()}
 
     @classmethod
     def from_architecture(cls, architecture: dict[str, Any], preprocessing: Preprocessing) -> Paired:
@@ -83,6 +117,14 @@ class Paired(Backbone):
         return self.base.trunk_fingerprint()
 
 
-def paired(backbone: Backbone) -> Paired:
-    """Return the backbone with both heads; one that has them already stays as it is."""
-    return backbone if isinstance(backbone, Paired) else Paired(backbone)
+def paired(backbone: Backbone, trained: bool = True, texture: int = 0) -> Backbone:
+    """Return the backbone with all parts that are wanted and that it has; one that has several stays as it is."""
+    texture = min(texture, backbone.local_size)
+    whole = isinstance(backbone, Paired) or not (trained or texture)
+    return backbone if whole else Paired(backbone, trained, texture)
+
+
+def _described(head: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Return raw features ``(B, D)`` and the local features ``(B, P, C)`` behind them."""
+    features, local = head.describe(hidden)  # type: ignore[operator]  # a backbone with a local_size has it
+    return features, local

@@ -86,7 +86,8 @@ def backbone_from_architecture(architecture: dict[str, Any], preprocessing: Prep
     """Rebuild a saved backbone without its weights; the caller loads them."""
     kind = str(architecture.get("kind"))
     if kind == PAIRED:
-        return Paired(backbone_from_architecture(architecture["base"], preprocessing))
+        base = backbone_from_architecture(architecture["base"], preprocessing)
+        return Paired(base, architecture.get("trained", True), architecture.get("texture", 0))
     if kind not in _KINDS:
         raise BackboneError(
             f"the saved backbone is of kind {kind!r}, this version builds {', '.join(_KINDS)}; upgrade it."

@@ -5,9 +5,8 @@ That is the threshold of TALON's rule or the offset of the evidence rule, and wh
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
-nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. The offset is the one at
-which a tenth more categories are found than there are. Nothing but the labelled set is looked at, and the number of new
-classes is never used.
+nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is the middle
+one. Nothing but the labelled set is looked at, and the number of new classes is never used.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
-AIM, RIGHT = 1.1, 0.01
-"""Categories found over present that a rehearsal aims at; logarithm of it up to which their number counts as right."""
-OFFSETS = (-12.0, -9.0, -7.0, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0)
+OFFSETS = (-9.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 11.0)
 """Offsets of the evidence rule that are rehearsed, in nats."""
 
 Indices = npt.NDArray[np.int64]
@@ -165,7 +162,7 @@ def calibrate(
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
         trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress, processes=processes)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
-    chosen = balanced(trials) if by_evidence else choose(trials)
+    chosen = plateau(trials) if by_evidence else choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
@@ -185,26 +182,22 @@ def choose(trials: Sequence[Trial]) -> Trial:
     return equals[len(equals) // 2]
 
 
-def balanced(trials: Sequence[Trial]) -> Trial:
-    """Return, between the trials, the offset at which a tenth more categories are found than there are.
+def plateau(trials: Sequence[Trial]) -> Trial:
+    """Return the middle of the offsets whose accuracy is within one standard error of the best.
 
-    The number of categories rises steadily with the offset, where accuracy is noisy; a class that is split costs less
-    than one that is never found. If the number is right at several offsets, as it is when classes lie far apart, their
-    middle keeps clear of both edges. Between lengths of training, accuracy at that offset decides.
+    Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
+    Between lengths of training, accuracy at that offset decides.
     """
     chosen = []
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
-        logs = np.maximum.accumulate([log(trial.found_ratio) for trial in own])
-        aim = 0.0 if np.count_nonzero(np.abs(logs) < RIGHT) > 1 else log(AIM)
-        logs = np.where(np.abs(logs) < RIGHT, 0.0, logs)
-        steps = np.arange(len(own)) * 1e-9  # np.interp wants a rise: the aim is met at the first equal, or the last
-        edges = (logs + steps, logs + steps - steps[-1])
-        values = {
-            name: float(np.mean([np.interp(aim, edge, [getattr(trial, name) for trial in own]) for edge in edges]))
-            for name in ("threshold", "strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
-        }
-        chosen.append(Trial(epochs, **values))
+        best = max(own, key=lambda trial: trial.strict_all)
+        good = [trial.threshold for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
+        offset = (good[0] + good[-1]) / 2
+        offsets = [trial.threshold for trial in own]
+        names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
+        values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
+        chosen.append(Trial(epochs, offset, **values))
     return max(chosen, key=lambda trial: (trial.strict_all, -trial.epochs))
 
 

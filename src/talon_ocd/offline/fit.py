@@ -32,6 +32,8 @@ from talon_ocd.progress import SILENT, Progress
 Floats = npt.NDArray[np.float64]
 FALLBACK_THRESHOLD = 0.75
 """The released code's constant: used when one known class leaves nothing to rehearse with."""
+TEXTURE_IMAGES = 256
+"""Images, evenly spaced, that show which local features vary most."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Fitting:
         self.share, self.skipped = labelled.share, labelled.skipped
         self.processes = ALONE if labelled.share is None else labelled.share.processes
         head = backbone.head
-        self.trained: nn.Module = head.second if isinstance(head, PairedHead) else head
+        self.trained: nn.Module = head.trained if isinstance(head, PairedHead) else head
         """The head that training moves, or the half of it that may."""
         single = backbone.base if isinstance(backbone, Paired) else backbone
         self.parameters = single.head_parameter_names(config.offline.trainable)
@@ -78,7 +80,7 @@ class Fitting:
             share=self.share,
         )  # fmt: skip
         trained = time.perf_counter()
-        self._centre(self.backbone.head, torch.arange(len(self.labels)))
+        self._prepare(self.backbone.head, torch.arange(len(self.labels)))
         after = self._encode(self.backbone.head)
         prototypes = class_means(after, self.labels, len(self.names))
         report["prototype_seconds"] = time.perf_counter() - trained
@@ -143,7 +145,7 @@ class Fitting:
     def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
         """Encode images with a head that was trained on others: ``train`` only."""
         head: nn.Module = copy.deepcopy(self.backbone.head)
-        trained = head.second if isinstance(head, PairedHead) else head
+        trained = head.trained if isinstance(head, PairedHead) else head
         index = torch.from_numpy(train)
         if epochs:
             _, labels = self.labels[index].unique(return_inverse=True)
@@ -153,13 +155,17 @@ class Fitting:
                 replace(self.config.offline, epochs=epochs), self.config.seed, self.progress,
                 task_name="Training for the rehearsal", share=self.share and self.share.of(index),
             )  # fmt: skip
-        self._centre(head, index)
+        self._prepare(head, index)
         return self._encode(head, torch.from_numpy(wanted))
 
-    def _centre(self, head: nn.Module, index: Tensor) -> None:
-        """Centre both halves of a paired head on labelled images ``index`` ``(N,)``."""
+    def _prepare(self, head: nn.Module, index: Tensor) -> None:
+        """Learn from labelled images ``index`` ``(N,)`` what the parts of a paired head need besides training."""
         if isinstance(head, PairedHead):
-            head.centre(self._encode(head.first, index), self._encode(head.second, index))
+            some = index[torch.arange(0, len(index), -(-len(index) // TEXTURE_IMAGES))]
+            outputs = self.outputs
+            head.learn_texture(outputs.take(some) if self.share is None else self.share.take(outputs, some))
+            heads = [part for part in (head.first, head.second) if part is not None]
+            head.centre(*(self._encode(part, index) for part in heads))
 
     def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:
         """Estimate what the evidence rule needs of the final features, and say how sure it is."""

@@ -179,5 +179,5 @@ class EvidenceRule:
         """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
         concentration = self.config.concentration
         chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
-        hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + np.log(chance)
+        hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
         return hurdle
