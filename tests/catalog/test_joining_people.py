@@ -146,7 +146,7 @@ def test_encoders_that_went_different_ways_are_refused(fitted: Talon, tmp_path: 
 
     for name, first in (("a", 20), ("b", 30), ("quiet", 40)):
         with opened(tmp_path / name) as stream:
-            number = 3 if name == "quiet" else stream.config.adapt_every
+            number = 3 if name == "quiet" else 2 * stream.config.adapt_every  # a step, and its verdict
             list(stream.run(list(tiny.part(first, 99, ("0", "1", "4", "5")))[:number]))
     with pytest.raises(StreamError, match="encoders of 'a' and 'b' have adapted in different directions"):
         join([tmp_path / "a", tmp_path / "b"], tmp_path / "c", opened)
