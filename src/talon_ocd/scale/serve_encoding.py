@@ -39,6 +39,8 @@ TRIES = 3
 """Replicas that may die of a micro-batch before it is refused."""
 LOOK_SECONDS = 2.0
 """How often Ray Serve looks whether a replica lives; a dead one is replaced."""
+REST_SECONDS = 0.1
+"""How often a replica that shall end looks whether it has finished; Ray Serve would wait for two seconds."""
 _QUIET = {"log_level": "ERROR", "enable_access_log": False}
 _log = logging.getLogger("talon_ocd.service")
 
@@ -156,6 +158,7 @@ def _deployment(number: int, settings: RaySettings) -> Any:
         max_ongoing_requests=PER_REPLICA,
         ray_actor_options={"num_cpus": settings.cpus_per_encoder, "num_gpus": settings.gpus_per_encoder},
         health_check_period_s=LOOK_SECONDS,
+        graceful_shutdown_wait_loop_s=REST_SECONDS,
     )(Replica)
 
 
