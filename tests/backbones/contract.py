@@ -31,6 +31,14 @@ def check_shapes(backbone: Backbone) -> None:
     torch.testing.assert_close(backbone(pixels), features)
 
 
+def check_places(backbone: Backbone) -> None:
+    """Local features come with the very features that the head gives."""
+    hidden = backbone.trunk(pixels_for(backbone))
+    features, local = backbone.head.describe(hidden)  # type: ignore[operator]
+    assert torch.equal(features, backbone.head(hidden))
+    assert len(local) == 2 and local.ndim == 3 and local.shape[2] == backbone.local_size
+
+
 def check_frozen(backbone: Backbone) -> None:
     backbone.train()
     assert not any(module.training for module in backbone.modules())

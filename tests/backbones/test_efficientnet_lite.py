@@ -21,6 +21,7 @@ def backbone() -> EfficientNetLite0:
 
 def test_contract(backbone: EfficientNetLite0) -> None:
     contract.check_shapes(backbone)
+    contract.check_places(backbone)
     contract.check_frozen(backbone)
     contract.check_scopes(backbone)
     contract.check_adapting_a_copy(backbone)

@@ -29,6 +29,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_contract(model_type: str, folders: dict[str, str]) -> None:
     backbone = get_backbone(folders[model_type])
     contract.check_shapes(backbone)
+    contract.check_places(backbone)
     contract.check_frozen(backbone)
     contract.check_scopes(backbone)
     contract.check_adapting_a_copy(backbone)

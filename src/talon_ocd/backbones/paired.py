@@ -68,7 +68,7 @@ class PairedHead(nn.Module):
         if self.texture is None:
             return self.first(hidden), None
         features, local = _described(self.first, hidden)
-        return features, self.texture(local)
+        return features, self.texture(local.detach())  # roots of eigenvalues near 0 have no gradient to speak of
 
 
 class Paired(Backbone):

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import sqrtm
+from torch import Tensor
+from torch.nn import functional as F
+
+from talon_ocd import Talon
+from talon_ocd.backbones import EfficientNetLite0, Paired, TinyViT, backbone_from_architecture, paired
+from talon_ocd.backbones.texture import Texture
+from tests import tiny
+from tests.backbones import contract
+
+CHANNELS, RANK = 6, 4
+
+
+def some_local(images: int = 5, places: int = 9, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    mixed = torch.randn(images, CHANNELS, CHANNELS, generator=random)
+    return torch.randn(images, places, CHANNELS, generator=random) @ mixed
+
+
+@pytest.fixture
+def texture() -> Texture:
+    learned = Texture(CHANNELS, RANK)
+    learned.learn(some_local(images=30, seed=1))
+    return learned
+
+
+def slow_root(local: Tensor, directions: Tensor) -> np.ndarray:
+    """Square root of one image's covariance, of length 1."""
+    root: np.ndarray = np.real(sqrtm(np.cov((local.double() @ directions.double()).numpy().T)))
+    return root / np.linalg.norm(root)
+
+
+def test_products_of_rows_are_those_of_the_roots_of_covariances(texture: Texture) -> None:
+    local = some_local()
+    texture.mean.zero_()
+    rows = texture(local)
+    roots = np.stack([slow_root(own, texture.directions) for own in local])
+    torch.testing.assert_close(rows @ rows.T, torch.from_numpy(np.einsum("aij,bij->ab", roots, roots)).float())
+    assert rows.shape == (5, texture.size) and texture.size == RANK * (RANK + 1) // 2
+
+
+def test_rows_are_centred_and_of_unit_length(texture: Texture) -> None:
+    local = some_local(images=30, seed=1)  # those it learned from
+    centred = texture(local)
+    torch.testing.assert_close(centred.norm(dim=1), torch.ones(30))
+    mean = texture.mean.clone()
+    texture.mean.zero_()
+    torch.testing.assert_close(texture(local).mean(dim=0), mean)
+    torch.testing.assert_close(centred, F.normalize(texture(local) - mean, dim=1))
+
+
+def test_where_things_are_how_bright_they_are_and_what_all_places_share_does_not_matter(texture: Texture) -> None:
+    local = some_local()
+    rows = texture(local)
+    torch.testing.assert_close(texture(local.flip(1)), rows)
+    torch.testing.assert_close(texture(3.0 * local), rows)
+    torch.testing.assert_close(texture(local + torch.arange(CHANNELS)), rows, rtol=1e-4, atol=1e-5)
+
+
+def test_it_looks_at_the_directions_in_which_local_features_vary_most() -> None:
+    local = some_local(images=40) * torch.tensor([0.01, 9.0, 0.01, 5.0, 3.0, 7.0])
+    texture = Texture(CHANNELS, RANK)
+    texture.learn(local)
+    torch.testing.assert_close(texture.directions.T @ texture.directions, torch.eye(RANK))
+    assert texture.directions[[0, 2]].abs().max() < 0.01
+
+
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_fewer_places_than_directions_give_the_same_alone_and_together(places: int, texture: Texture) -> None:
+    local = some_local(places=places)
+    rows = texture(local)
+    assert torch.isfinite(rows).all()
+    for own, row in zip(local, rows, strict=True):
+        torch.testing.assert_close(texture(own[None])[0], row)
+    nudged = texture(local * (1 + 1e-7 * torch.randn(local.shape, generator=torch.Generator().manual_seed(0))))
+    torch.testing.assert_close(nudged, rows, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_contract_of_an_encoder_with_texture(trained: bool) -> None:
+    base = EfficientNetLite0(image_size=64)
+    backbone = Paired(base, trained, RANK)
+    hidden = base.trunk(contract.pixels_for(base, 6))
+    backbone.head.learn_texture(hidden)
+    assert backbone.feature_size == (1 + trained) * base.feature_size + RANK * (RANK + 1) // 2
+    contract.check_shapes(backbone)
+    contract.check_scopes(backbone)
+    contract.check_round_trip(backbone)
+    moves = backbone.head_parameter_names("norms")
+    assert all(name.startswith("second." if trained else "first.") for name in moves)
+    torch.testing.assert_close(backbone.head(hidden).norm(dim=1) ** 2, torch.full((6,), 2.0 + trained))
+
+
+def test_parts_are_those_that_are_wanted_and_there() -> None:
+    lite, tiny_vit = EfficientNetLite0(image_size=64), TinyViT(width=32, depth=1)
+    assert paired(lite, trained=False) is lite and paired(tiny_vit, trained=False, texture=8) is tiny_vit
+    with_texture = paired(lite, trained=False, texture=1000)
+    assert with_texture.feature_size == 1280 + 320 * 321 // 2  # as many directions as there are
+    before = {"kind": "paired", "name": "tiny-vit", "base": tiny_vit.architecture()}  # of models from before texture
+    old = backbone_from_architecture(before, tiny_vit.preprocessing)
+    assert isinstance(old, Paired) and old.head.texture is None and old.head.second is not None
+
+
+def test_a_model_with_texture_is_saved_and_loaded(tmp_path: Path) -> None:
+    config = tiny.tiny_talon(epochs=0, keep_pretrained=True, texture=RANK).config
+    talon = Talon(EfficientNetLite0(image_size=64), config)
+    talon.fit(tiny.labelled())
+    assert isinstance(talon.backbone, Paired) and talon.backbone.head.texture is not None
+    assert talon.backbone.head.texture.mean.abs().sum() > 0
+    talon.save_pretrained(tmp_path / "model")
+    loaded = Talon.from_pretrained(tmp_path / "model")
+    pixels = contract.pixels_for(talon.backbone, 5)
+    assert torch.equal(loaded.backbone(pixels), talon.backbone(pixels))
+    incoming = tiny.incoming(20)
+    assert loaded.stream().observe_many(incoming) == talon.stream().observe_many(incoming)
