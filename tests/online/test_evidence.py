@@ -146,7 +146,7 @@ def test_second_thoughts_of_such_streams_move_images() -> None:
 
 
 def test_long_batches_are_answered_in_sequence_too() -> None:
-    drawn = world(400, 3, known=3, new=40, noise=0.15)
+    drawn = world(400, 3, known=3, new=40, noise=0.15, offset=4.0)
     together, parts = drawn.rule(), drawn.rule()
     wanted = [row for part in drawn.features.split(7) for row in rows_of(parts.assign(part, NOTHING))]
     assert_same_answers(rows_of(together.assign(drawn.features, NOTHING)), wanted)
