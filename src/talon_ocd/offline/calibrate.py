@@ -186,9 +186,9 @@ def plateau(trials: Sequence[Trial]) -> Trial:
     """Return the middle of the offsets whose accuracy is within one standard error of the best.
 
     Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
-    Between lengths of training, accuracy at that offset decides.
+    A longer training must pay: its accuracy at that offset must be better by more than a standard error.
     """
-    chosen = []
+    chosen: Trial | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         best = max(own, key=lambda trial: trial.strict_all)
@@ -197,8 +197,11 @@ def plateau(trials: Sequence[Trial]) -> Trial:
         offsets = [trial.threshold for trial in own]
         names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
-        chosen.append(Trial(epochs, offset, **values))
-    return max(chosen, key=lambda trial: (trial.strict_all, -trial.epochs))
+        trial = Trial(epochs, offset, **values)
+        if chosen is None or trial.strict_all > chosen.strict_all + trial.standard_error:
+            chosen = trial
+    assert chosen is not None
+    return chosen
 
 
 def try_thresholds(
