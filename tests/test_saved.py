@@ -65,6 +65,21 @@ def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make
     assert [decision.category for decision in loaded.stream().run(tiny.incoming(20))] == expected
 
 
+def test_models_from_before_texture_and_the_weight_of_the_prior_answer_as_they_did(tmp_path: Path) -> None:
+    talon = tiny.tiny_talon(epochs=0, texture=0, prior_weight=1.0)
+    talon.fit(tiny.labelled())
+    talon.save_pretrained(tmp_path)
+
+    def as_before(facts: dict[str, Any]) -> None:
+        facts["config"]["offline"].pop("texture")
+        facts["config"]["evidence"].pop("prior_weight")
+
+    edit(tmp_path, as_before)
+    loaded = Talon.from_pretrained(tmp_path)
+    assert loaded.config == talon.config and loaded.fingerprint() == talon.fingerprint()
+    assert talon.config.to_dict()["evidence"]["prior_weight"] == 1.0
+
+
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("place", [4, -3])
 def test_a_flipped_byte_is_noticed(copied: Path, name: str, place: int) -> None:

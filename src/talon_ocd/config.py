@@ -31,7 +31,7 @@ class OfflineConfig:
     """Training of the head on the labelled images (section 3.1.1 of the specification)."""
 
     epochs: int = 10
-    """Passes over the labelled images; 0 keeps the pre-trained features. Paper and code: 100."""
+    """Passes over the labelled images; 0 trains nothing. Paper and code: 100."""
     keep_pretrained: bool = True
     """Decide on features of the pre-trained and the trained head side by side; the paper has the trained ones alone."""
     texture: int = 32
@@ -96,6 +96,7 @@ class OfflineConfig:
             "supcon_weight",
             "classifier_weight",
             "warmup_epochs",
+            "texture",
             "cache_bytes",
             "cache_disk_bytes",
         ):

@@ -117,7 +117,7 @@ def read_model(folder: Path) -> SavedModel:
         backbone.name = facts["backbone"]["name"]
         backbone.load_state_dict(_tensors(folder, ENCODER, facts))
         memory = PrototypeMemory.from_state_dict(_tensors(folder, MEMORY, facts))
-        config = TalonConfig.from_dict(facts["config"])
+        config = TalonConfig.from_dict(_completed(facts["config"]))
         names = tuple(facts["names"])
         if memory.feature_size != backbone.feature_size:
             raise ModelError(
@@ -142,6 +142,12 @@ def read_model(folder: Path) -> SavedModel:
         raise ModelError(f"{folder}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder}: the model is damaged ({error!r}); copy it again or fit it anew.") from error
+
+
+def _completed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a model, those that came later at what they were when nobody could set them."""
+    later = {"offline": {"texture": 0}, "evidence": {"prior_weight": 1.0}}
+    return {**config, **{part: {**values, **config.get(part, {})} for part, values in later.items()}}
 
 
 def _evidence(folder: Path, facts: Mapping[str, Any], memory: PrototypeMemory) -> Evidence | None:

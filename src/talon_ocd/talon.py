@@ -232,6 +232,8 @@ class Talon:
         for name, before in (("index_above", 0), ("half_precision", False)):
             if settings["online"][name] in (before, getattr(OnlineConfig(), name)):
                 del settings["online"][name]  # streams that began before there was a choice go on
+        if settings["evidence"]["prior_weight"] == 1.0:
+            del settings["evidence"]["prior_weight"]
         facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}
         return fingerprint(facts, self.backbone.state_dict(), self.memory.state_dict(), evidence, probe)
 

@@ -84,19 +84,28 @@ def test_offsets_are_rehearsed_and_reported_with_the_spread_of_unseen_images() -
     assert "residuals" not in result.to_dict()
 
 
-def trials(epochs: int, accuracy: list[float], error: float = 0.1) -> list[Trial]:
-    return [Trial(epochs, OFFSETS[at], value, 0.0, 0.0, 1.0 + at, error) for at, value in enumerate(accuracy)]
+def trials(epochs: int, accuracy: list[float], found: list[float] | None = None) -> list[Trial]:
+    ratios = [1.0 + at for at in range(len(accuracy))] if found is None else found
+    both = zip(accuracy, ratios, strict=True)
+    return [Trial(epochs, OFFSETS[at], value, 0.0, 0.0, ratio, 0.1) for at, (value, ratio) in enumerate(both)]
 
 
 def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
     middle = plateau(trials(0, [0.3, 0.55, 0.5, 0.6, 0.4]))  # the second to the fourth
     assert middle.threshold == (OFFSETS[1] + OFFSETS[3]) / 2 and middle.found_ratio == 3.0
+    assert plateau(trials(0, [0.55, 0.3, 0.6, 0.58])).threshold == (OFFSETS[2] + OFFSETS[3]) / 2  # others lie apart
     assert plateau(trials(0, [0.1, 0.2, 0.9])).threshold == OFFSETS[2]
     assert plateau(trials(0, [0.9, 0.2, 0.1])).threshold == OFFSETS[0]
     assert plateau(trials(0, [0.5] * 10)).threshold == (OFFSETS[0] + OFFSETS[-1]) / 2
     assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.65])).epochs == 9
     assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
     assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.59])).epochs == 0  # better, but not surely
+
+
+def test_offsets_that_find_too_few_categories_take_part_only_if_all_good_ones_do() -> None:
+    floor = [0.55, 0.55, 0.55, 0.6, 0.58]  # everything joins known classes, and that looks fair
+    assert plateau(trials(0, floor, [0.7, 0.7, 0.7, 1.1, 1.4])).threshold == (OFFSETS[3] + OFFSETS[4]) / 2
+    assert plateau(trials(0, floor, [0.5, 0.6, 0.7, 0.8, 0.9])).threshold == (OFFSETS[0] + OFFSETS[4]) / 2
 
 
 @pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])

@@ -117,8 +117,8 @@ class ClsHead(nn.Module):
         return projected
 
     def describe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features ``(B, D)`` and the tokens before the last block, which are local features already."""
-        return self(tokens), tokens
+        """Return features ``(B, D)`` and, as local features, the tokens before the last block but for CLS."""
+        return self(tokens), tokens[:, 1:]
 
     def _cls_row(self, tokens: Tensor, layout: BlockLayout) -> Tensor:
         norm1, norm2 = getattr(self.block, layout.norm1), getattr(self.block, layout.norm2)
@@ -166,7 +166,7 @@ class PoolHead(nn.Module):
         return features
 
     def describe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features ``(B, W)`` and the tokens before the last block, which are local features already."""
+        """Return features ``(B, W)`` and, as local features, the tokens before the last block."""
         return self(tokens), tokens
 
 

@@ -18,6 +18,8 @@ from talon_ocd.backbones.texture import Texture
 from talon_ocd.images.transforms import Preprocessing
 
 KIND = "paired"
+AT_ONCE = 64
+"""Images that texture is learned from together: their activations need memory."""
 
 
 class PairedHead(nn.Module):
@@ -27,7 +29,7 @@ class PairedHead(nn.Module):
         first: the pre-trained head; it never moves, unless it is the only one.
         second: the head that training and adaptation move; ``None`` if there is no training.
         texture: how local features of the first head vary together; ``None`` if it is not wanted.
-        centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``learn`` sets it.
+        centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``centre`` sets it.
     """
 
     centres: Tensor
@@ -57,7 +59,7 @@ class PairedHead(nn.Module):
         """Learn from trunk outputs ``(N, *hidden_shape)`` of labelled images which local features vary most."""
         if self.texture is not None:
             with torch.no_grad():
-                self.texture.learn(_described(self.first, hidden)[1])
+                self.texture.learn(torch.cat([_described(self.first, part)[1] for part in hidden.split(AT_ONCE)]))
 
     def centre(self, *features: Tensor) -> None:
         """Centre on the unit features ``(N, feature_size)`` that each of the heads gives of the labelled images."""

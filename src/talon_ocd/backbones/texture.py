@@ -32,8 +32,9 @@ class Texture(nn.Module):
         self.register_buffer("mean", torch.zeros(self.size))
 
     def forward(self, local: Tensor) -> Tensor:
-        """Describe images by their local features."""
-        return F.normalize(self._roots(local) - self.mean, dim=1)
+        """Describe images by their local features, in full precision whatever the rest of the head has."""
+        with torch.autocast(local.device.type, enabled=False):
+            return F.normalize(self._roots(local) - self.mean, dim=1)
 
     def learn(self, local: Tensor) -> None:
         """Look at the directions in which the local features ``(N, P, C)`` of some images vary most."""

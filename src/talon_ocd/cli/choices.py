@@ -46,9 +46,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, e.g. --set offline.margin=0.3; may be repeated."),
 ]
-EpochsOption = Annotated[
-    int | None, typer.Option("--epochs", min=0, help="Training epochs; 0 keeps the features as they are.")
-]
+EpochsOption = Annotated[int | None, typer.Option("--epochs", min=0, help="Training epochs; 0 trains nothing.")]
 ColumnOption = Annotated[
     str | None,
     typer.Option("--column", help="Of a .parquet file: the column of the vectors, where several could be meant."),

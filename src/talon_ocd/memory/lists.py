@@ -4,8 +4,9 @@ Every prototype is in the list of the centre that is nearest to it, and a search
 are nearest to a feature. A list that has grown too long is split in two; members of lists nearby that are nearer to one
 of the two new centres go over. So centres follow the prototypes, in small steps.
 
-Vectors are compared as whole numbers (``codes.py``), where nothing is rounded: the same calls give the same lists,
-however large the batches and wherever. The centres and the list of each prototype are all that there is to save.
+Vectors are compared as whole numbers (``codes.py``), where nothing is rounded up to a thousand dimensions: the same
+calls give the same lists, however large the batches and wherever. The centres and the list of each prototype are all
+that there is to save.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
+ENOUGH = 0.99
+"""Categories found over present from which on they count as enough, as a mean over rehearsals."""
 OFFSETS = (-9.0, -6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 11.0)
 """Offsets of the evidence rule that are rehearsed, in nats."""
 
@@ -183,17 +185,19 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def plateau(trials: Sequence[Trial]) -> Trial:
-    """Return the middle of the offsets whose accuracy is within one standard error of the best.
+    """Return the middle of the offsets around the best whose accuracy is within one standard error of it.
 
     Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
-    A longer training must pay: its accuracy at that offset must be better by more than a standard error.
+    Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
+    everything joins known classes, which few new images can make look fair. A longer training must pay: its accuracy
+    at the chosen offset must be better by more than a standard error.
     """
     chosen: Trial | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
-        best = max(own, key=lambda trial: trial.strict_all)
-        good = [trial.threshold for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
-        offset = (good[0] + good[-1]) / 2
+        good = _top(own)
+        good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
+        offset = (good[0].threshold + good[-1].threshold) / 2
         offsets = [trial.threshold for trial in own]
         names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
@@ -202,6 +206,18 @@ def plateau(trials: Sequence[Trial]) -> Trial:
             chosen = trial
     assert chosen is not None
     return chosen
+
+
+def _top(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials next to each other, the best among them, that are within its standard error."""
+    best = max(range(len(trials)), key=lambda at: trials[at].strict_all)
+    least = trials[best].strict_all - trials[best].standard_error
+    first = last = best
+    while first > 0 and trials[first - 1].strict_all >= least:
+        first -= 1
+    while last + 1 < len(trials) and trials[last + 1].strict_all >= least:
+        last += 1
+    return list(trials[first : last + 1])
 
 
 def try_thresholds(
