@@ -185,7 +185,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def plateau(trials: Sequence[Trial]) -> Trial:
-    """Return the middle of the offsets around the best whose accuracy is within one standard error of it.
+    """Return the middle of the offsets whose accuracy is within one standard error of the best.
 
     Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
     Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
@@ -195,7 +195,8 @@ def plateau(trials: Sequence[Trial]) -> Trial:
     chosen: Trial | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
-        good = _top(own)
+        best = max(own, key=lambda trial: trial.strict_all)
+        good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
         offset = (good[0].threshold + good[-1].threshold) / 2
         offsets = [trial.threshold for trial in own]
@@ -206,18 +207,6 @@ def plateau(trials: Sequence[Trial]) -> Trial:
             chosen = trial
     assert chosen is not None
     return chosen
-
-
-def _top(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials next to each other, the best among them, that are within its standard error."""
-    best = max(range(len(trials)), key=lambda at: trials[at].strict_all)
-    least = trials[best].strict_all - trials[best].standard_error
-    first = last = best
-    while first > 0 and trials[first - 1].strict_all >= least:
-        first -= 1
-    while last + 1 < len(trials) and trials[last + 1].strict_all >= least:
-        last += 1
-    return list(trials[first : last + 1])
 
 
 def try_thresholds(
