@@ -221,6 +221,8 @@ def test_the_encoder_learns_while_it_serves(fitted: Talon, folder: Path) -> None
         with ThreadPoolExecutor(6) as pool:
             answers = [answer.json for answer in pool.map(client.decide, [*digits(60), *digits(60), *digits(20)])]
         assert sorted(answer["index"] for answer in answers) == list(range(140))
+        journal = service.service.stream.journal
+        assert all(answer["steps"] == journal.steps(answer["index"]) for answer in answers)  # as a repeat would say
         before = client.get("/v1/status").json
         assert before["adapt"] == "prototypes,encoder"
         judged, skipped = before["guard"]["taken"] + before["guard"]["refused"], before["guard"]["skipped"]

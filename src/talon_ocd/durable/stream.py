@@ -165,6 +165,7 @@ class DurableStream(DiscoveryStream):
         with self._whole():
             self._tell(Draft(FLUSHED))
             super().flush()
+            self._heard(self._guarded())
 
     def second_thoughts(self) -> SecondThoughts | None:
         """Return what would be answered differently by now; written down, because it changes the state."""
@@ -283,6 +284,7 @@ class DurableStream(DiscoveryStream):
         """Do once more what an event did to the state; only ``Replay`` calls this."""
         if event.kind == FLUSHED:
             super().flush()
+            self._guarded()
         elif event.kind == RETHOUGHT:
             self.discovery.second_thoughts()
         elif event.kind == ROLLED_BACK:

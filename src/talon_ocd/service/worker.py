@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby, islice
 from typing import TypeVar
@@ -24,7 +24,7 @@ from talon_ocd.errors import StorageError
 from talon_ocd.images import ImageItem, Limits
 from talon_ocd.online import Decision
 from talon_ocd.service.encoding import EncodedImages, Encoding
-from talon_ocd.service.jobs import Answer, Encoded, Job, Outcome
+from talon_ocd.service.jobs import Answer, Encoded, GoodImage, Job, Outcome
 from talon_ocd.service.metrics import Metrics
 from talon_ocd.service.problems import busy
 from talon_ocd.service.settings import ServiceSettings
@@ -224,9 +224,8 @@ class Worker:
                     rows += range(start, start + number)
                 start += number
             try:
-                outcomes = iter(
-                    self._observe(jobs, encoded.hidden[rows]) if learn else self._look(jobs, encoded.hidden[rows])
-                )
+                act = self._observe if learn else self._look
+                outcomes = act([image for job in jobs for image in job.good], encoded.hidden[rows])
                 for job in jobs:
                     job.finish(outcomes)
             except BaseException as error:
@@ -234,11 +233,16 @@ class Worker:
                 for job in jobs:
                     job.fail(error)
 
-    def _observe(self, jobs: Sequence[Job], hidden: Tensor) -> list[Outcome]:
-        """Answer and learn, all in one commit unless an adaptation comes between."""
-        good = [image for job in jobs for image in job.good]
-        if not good:
-            return []
+    def _observe(self, good: Sequence[GoodImage], hidden: Tensor) -> Iterator[Outcome]:
+        """Answer and learn, up to an adaptation at a time: nobody waits for one that comes after the answer."""
+        start = 0
+        while start < len(good):
+            part = slice(start, start + self._stream.discovery.room)
+            yield from self._observe_part(good[part], hidden[part])
+            start = part.stop
+
+    def _observe_part(self, good: Sequence[GoodImage], hidden: Tensor) -> list[Outcome]:
+        """Answer images with the same head, and write them down in one commit."""
         stream, adapting = self._stream, self._stream.clock.seconds.get("adapt", 0.0)
         steps, started = stream.adapter.steps, time.perf_counter()
         try:
@@ -254,10 +258,9 @@ class Worker:
         self._count(decisions)
         return [Outcome(decision, True, steps) for decision in decisions]
 
-    def _look(self, jobs: Sequence[Job], hidden: Tensor) -> list[Outcome]:
-        items = [image.item for job in jobs for image in job.good]
-        decisions = self._stream.decide_hidden(hidden, items) if items else []
-        return [Outcome(decision, False, self._stream.adapter.steps) for decision in decisions]
+    def _look(self, good: Sequence[GoodImage], hidden: Tensor) -> Iterator[Outcome]:
+        decisions = self._stream.decide_hidden(hidden, [image.item for image in good]) if good else []
+        return (Outcome(decision, False, self._stream.adapter.steps) for decision in decisions)
 
     # Counting
 
