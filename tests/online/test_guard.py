@@ -18,6 +18,8 @@ from talon_ocd.online import EvidenceRule, Guard, Probe
 from talon_ocd.online import guard as module
 from tests import tiny
 
+FINER = 5.0
+"""Nats: the rule refuses noise, so that it is the encoder that suffers."""
 GENTLE, HARMFUL = 1e-4, 30.0
 BY_BOTH_RULES = pytest.mark.parametrize("threshold", [0.8, None], ids=["cosine", "evidence"])
 
@@ -27,6 +29,7 @@ def opened(
     threshold: float | None = 0.8,
     guard: GuardConfig | None = None,
     probe: int = 32,
+    finer: float = 0.0,
     **changes: Any,
 ) -> Any:
     """A stream whose whole head adapts every 16 answers; without a threshold evidence decides.
@@ -38,7 +41,8 @@ def opened(
     rule = None
     if threshold is None:
         assert talon.evidence is not None
-        rule = EvidenceRule(talon.evidence, talon.config.evidence)
+        evidence = talon.evidence.with_offset(talon.evidence.offset + finer)
+        rule = EvidenceRule(evidence, talon.config.evidence)
     else:
         online = replace(online, threshold=threshold)
     assert talon.probe is not None
@@ -320,8 +324,8 @@ def accuracy(stream: DiscoveryStream) -> float:
 @pytest.mark.parametrize("threshold", [-1.0, None], ids=["nearest", "evidence"])
 def test_a_bad_stream_ruins_the_encoder_unless_it_is_guarded(fitted: Talon, threshold: float | None) -> None:
     bad = [*one_class(48), *noise(48), *list(tiny.part(20, 52, ("5",))), *noise(32)] * 2
-    without = opened(fitted, threshold, adapt=("prototypes",))
-    free, guarded = (opened(fitted, threshold, guard, 80, encoder_lr=3.0) for guard in (None, GuardConfig()))
+    without = opened(fitted, threshold, finer=FINER, adapt=("prototypes",))
+    free, guarded = (opened(fitted, threshold, one, 80, FINER, encoder_lr=3.0) for one in (None, GuardConfig()))
     for stream in (without, free, guarded):
         stream.observe_many(bad)
     assert accuracy(free) < accuracy(without) - 0.1
