@@ -34,9 +34,9 @@ def shaken(module: nn.Module, seed: int) -> None:
 def both(base: TinyViT) -> Paired:
     """Heads that differ, and centres that are not zero, as after a fit."""
     backbone = Paired(base)
-    shaken(backbone.head.second, 0)
+    shaken(backbone.head.trained, 0)
     hidden = backbone.trunk(contract.pixels_for(backbone, 20))
-    backbone.head.centre(*(F.normalize(head(hidden), dim=1) for head in (backbone.head.first, backbone.head.second)))
+    backbone.head.centre(*(F.normalize(head(hidden), dim=1) for head in (backbone.head.first, backbone.head.trained)))
     return backbone
 
 
@@ -53,7 +53,7 @@ def test_features_are_two_unit_halves(base: TinyViT, both: Paired) -> None:
     features = both(pixels)
     assert features.shape == (8, 2 * base.feature_size) and both.feature_size == 2 * base.feature_size
     for number, (half, head) in enumerate(
-        zip(features.chunk(2, dim=1), (both.head.first, both.head.second), strict=True)
+        zip(features.chunk(2, dim=1), (both.head.first, both.head.trained), strict=True)
     ):
         torch.testing.assert_close(half.norm(dim=1), torch.ones(8))
         alone = F.normalize(head(both.trunk(pixels)), dim=1)
@@ -116,7 +116,7 @@ def fitted(backbone: Backbone, epochs: int = 2) -> Fitting:
 
 
 def halves(head: PairedHead, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    return head.first(hidden), head.second(hidden)
+    return head.first(hidden), head.trained(hidden)
 
 
 def test_training_leaves_the_first_head_as_it_was_to_the_bit() -> None:
@@ -137,13 +137,13 @@ def test_the_second_head_is_trained_as_if_it_were_alone() -> None:
     fitted(together)
     fitted(alone)
     for name, value in alone.head.state_dict().items():
-        assert torch.equal(together.head.second.state_dict()[name], value)
+        assert torch.equal(together.head.trained.state_dict()[name], value)
 
 
 def test_labelled_images_are_centred_after_training() -> None:
     backbone = Paired(StandIn())
     fitting = fitted(backbone)
-    heads, centres = (backbone.head.first, backbone.head.second), backbone.head.centres
+    heads, centres = (backbone.head.first, backbone.head.trained), backbone.head.centres
     hidden = torch.cat([fitting.outputs.take(torch.tensor([i]), 0) for i in range(len(fitting.labels))])
     for head, centre in zip(heads, centres, strict=True):
         torch.testing.assert_close(F.normalize(head(hidden), dim=1).mean(dim=0), centre, rtol=1e-4, atol=1e-5)

@@ -33,8 +33,9 @@ def texture() -> Texture:
 
 def slow_root(local: Tensor, directions: Tensor) -> np.ndarray:
     """Square root of one image's covariance, of length 1."""
-    root: np.ndarray = np.real(sqrtm(np.cov((local.double() @ directions.double()).numpy().T)))
-    return root / np.linalg.norm(root)
+    root = np.asarray(np.real(sqrtm(np.cov((local.double() @ directions.double()).numpy().T))), np.float64)
+    unit: np.ndarray = root / np.linalg.norm(root)
+    return unit
 
 
 def test_products_of_rows_are_those_of_the_roots_of_covariances(texture: Texture) -> None:
