@@ -44,14 +44,14 @@ def test_the_pretrained_half_stays_and_both_are_centred_on_the_labelled_images()
     items, _ = some_digits()
     backbone = Paired(StandIn())
     fitted = fit(items, backbone=backbone)
-    before, trained = StandIn().head.state_dict(), backbone.head
-    assert all(torch.equal(value, before[key]) for key, value in trained.first.state_dict().items())
-    assert not any(torch.equal(value, before[key]) for key, value in trained.second.state_dict().items())
+    before, head = StandIn().head.state_dict(), backbone.head
+    assert all(torch.equal(value, before[key]) for key, value in head.first.state_dict().items())
+    assert not any(torch.equal(value, before[key]) for key, value in head.trained.state_dict().items())
     with TrunkCache(backbone, memory_bytes=10**9, disk_bytes=0) as cache:
         outputs = cache.outputs(items)
-        means = [encode(half, outputs).mean(dim=0) for half in (trained.first, trained.second)]
-        features = encode(trained, outputs)
-    torch.testing.assert_close(trained.centres, torch.stack(means))
+        means = [encode(half, outputs).mean(dim=0) for half in (head.first, head.trained)]
+        features = encode(head, outputs)
+    torch.testing.assert_close(head.centres, torch.stack(means))
     assert fitted.memory.feature_size == features.shape[1] == 32
     torch.testing.assert_close(features[:, :16].norm(dim=1), features[:, 16:].norm(dim=1))
 
