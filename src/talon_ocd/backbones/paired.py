@@ -44,9 +44,14 @@ class PairedHead(nn.Module):
         self.register_buffer("centres", torch.zeros(1 + trained, feature_size))
 
     @property
+    def heads(self) -> list[nn.Module]:
+        """The pre-trained head and, if there is one, that which is trained."""
+        return [self.first] if self.second is None else [self.first, self.second]
+
+    @property
     def trained(self) -> nn.Module:
         """The head that may move."""
-        return self.first if self.second is None else self.second
+        return self.heads[-1]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Encode with all parts."""
@@ -57,9 +62,9 @@ class PairedHead(nn.Module):
 
     def learn_texture(self, hidden: Tensor) -> None:
         """Learn from trunk outputs ``(N, *hidden_shape)`` of labelled images which local features vary most."""
-        if self.texture is not None:
-            with torch.no_grad():
-                self.texture.learn(torch.cat([_described(self.first, part)[1] for part in hidden.split(AT_ONCE)]))
+        assert self.texture is not None
+        with torch.no_grad():
+            self.texture.learn(torch.cat([_described(self.first, part)[1] for part in hidden.split(AT_ONCE)]))
 
     def centre(self, *features: Tensor) -> None:
         """Centre on the unit features ``(N, feature_size)`` that each of the heads gives of the labelled images."""

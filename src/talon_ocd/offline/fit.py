@@ -61,7 +61,7 @@ class Fitting:
         self.processes = ALONE if labelled.share is None else labelled.share.processes
         head = backbone.head
         self.trained: nn.Module = head.trained if isinstance(head, PairedHead) else head
-        """The head that training moves, or the half of it that may."""
+        """The head that training moves, or the part of it that may."""
         single = backbone.base if isinstance(backbone, Paired) else backbone
         self.parameters = single.head_parameter_names(config.offline.trainable)
 
@@ -80,15 +80,15 @@ class Fitting:
             share=self.share,
         )  # fmt: skip
         trained = time.perf_counter()
-        self._prepare(self.backbone.head, torch.arange(len(self.labels)))
+        self._learn_parts(self.backbone.head, torch.arange(len(self.labels)))
         after = self._encode(self.backbone.head)
         prototypes = class_means(after, self.labels, len(self.names))
         report["prototype_seconds"] = time.perf_counter() - trained
         if self.trained is self.backbone.head:
             report["angles_after"] = self._angles(after, prototypes)
-        else:  # of the half that was trained, as before: halves side by side have other angles
-            half = self._encode(self.trained)
-            report["angles_after"] = self._angles(half, class_means(half, self.labels, len(self.names)))
+        else:  # of the part that was trained, as before: parts side by side have other angles
+            part = self._encode(self.trained)
+            report["angles_after"] = self._angles(part, class_means(part, self.labels, len(self.names)))
         report["training"] = training.to_dict()
         evidence = self._evidence(after, threshold, residuals, report) if by_evidence else None
         report["seconds"] = time.perf_counter() - started
@@ -155,17 +155,17 @@ class Fitting:
                 replace(self.config.offline, epochs=epochs), self.config.seed, self.progress,
                 task_name="Training for the rehearsal", share=self.share and self.share.of(index),
             )  # fmt: skip
-        self._prepare(head, index)
+        self._learn_parts(head, index)
         return self._encode(head, torch.from_numpy(wanted))
 
-    def _prepare(self, head: nn.Module, index: Tensor) -> None:
+    def _learn_parts(self, head: nn.Module, index: Tensor) -> None:
         """Learn from labelled images ``index`` ``(N,)`` what the parts of a paired head need besides training."""
         if isinstance(head, PairedHead):
-            some = index[torch.arange(0, len(index), -(-len(index) // TEXTURE_IMAGES))]
-            outputs = self.outputs
-            head.learn_texture(outputs.take(some) if self.share is None else self.share.take(outputs, some))
-            heads = [part for part in (head.first, head.second) if part is not None]
-            head.centre(*(self._encode(part, index) for part in heads))
+            if head.texture is not None:
+                some = index[torch.arange(0, len(index), -(-len(index) // TEXTURE_IMAGES))]
+                outputs = self.outputs
+                head.learn_texture(outputs.take(some) if self.share is None else self.share.take(outputs, some))
+            head.centre(*(self._encode(part, index) for part in head.heads))
 
     def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:
         """Estimate what the evidence rule needs of the final features, and say how sure it is."""
