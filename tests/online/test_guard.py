@@ -30,11 +30,13 @@ def opened(
     guard: GuardConfig | None = None,
     probe: int = 32,
     finer: float = 0.0,
+    every: int = 100,
     **changes: Any,
 ) -> Any:
     """A stream whose whole head adapts every 16 answers; without a threshold evidence decides.
 
-    A probe of 32 images is looked at in one part: a step at one adaptation, the verdict at the next.
+    A probe of 32 images is looked at in one part: a step at one adaptation, the verdict at the next. Second thoughts,
+    ``every`` so many adaptations, have a turn of their own: by default these streams are too short for any.
     """
     lively = {"adapt": ADAPTATIONS, "adapt_every": 16, "encoder_lr": GENTLE, "encoder_scope": "head"}
     online = replace(talon.config.online, **{**lively, **changes})
@@ -42,7 +44,7 @@ def opened(
     if threshold is None:
         assert talon.evidence is not None
         evidence = talon.evidence.with_offset(talon.evidence.offset + finer)
-        rule = EvidenceRule(evidence, talon.config.evidence)
+        rule = EvidenceRule(evidence, replace(talon.config.evidence, every=every))
     else:
         online = replace(online, threshold=threshold)
     assert talon.probe is not None
@@ -136,6 +138,67 @@ def test_the_head_changes_when_a_step_has_passed_and_only_then(fitted: Talon) ->
     assert [steps for steps, _ in heads] == [0, 1, 1, 2, 2, 3]
     for (steps, one), (later, other) in pairwise(heads):
         assert same(one, other) == (steps == later)
+
+
+@pytest.mark.parametrize("encoder_first", [True, False])
+def test_the_guard_and_second_thoughts_take_turns(
+    fitted: Talon, monkeypatch: pytest.MonkeyPatch, encoder_first: bool
+) -> None:
+    """No adaptation is both: at every fourth one the step or the look that is due waits for the next."""
+    settings = GuardConfig(most_new=1.0, most_of_one=1.0)
+    stream = opened(fitted, None, settings, probe=16, every=4, adapt_every=8, encoder_first=encoder_first)
+    thought, think = list[int](), stream.discovery.rule.think_again
+
+    def counted() -> int:
+        thought.append(stream.answered // 8)
+        return int(think())
+
+    monkeypatch.setattr(stream.discovery.rule, "think_again", counted)
+    answers, turns = list[int](), list[tuple[bool, int]]()
+    for start in range(0, 64, 8):
+        answers += ids(stream.observe_many(tiny.incoming()[start : start + 8]))
+        turns.append((waits(stream), stream.guard.taken))
+    assert thought == [4, 8]
+    step, thoughts, look = "a step waits", "as before", "it is judged"
+    wanted = [step, look, step, thoughts, look, step, look, thoughts]
+    assert [waiting for waiting, _ in turns] == [True, False, True, True, False, True, False, False]
+    assert [taken for _, taken in turns] == [wanted[: at + 1].count(look) for at in range(8)]
+    assert stream.guard.state_dict()["recent"][0].tolist() == answers  # it saw all of them, with and without a turn
+
+
+def test_an_encoder_without_a_guard_leaves_second_thoughts_their_turn(fitted: Talon) -> None:
+    for every, wanted in ((4, [1, 2, 3, 3, 4, 5]), (1, [1, 2, 3, 4, 5, 6])):  # if all think again, there is no turn
+        stream, steps = opened(fitted, None, every=every), list[int]()
+        for start in range(0, 96, 16):
+            stream.observe_many(tiny.incoming()[start : start + 16])
+            steps.append(stream.adapter.steps)
+        assert steps == wanted
+
+
+@BY_BOTH_RULES
+def test_a_verdict_on_many_categories_has_an_adaptation_of_its_own(
+    fitted: Talon, monkeypatch: pytest.MonkeyPatch, threshold: float | None
+) -> None:
+    stream, images = opened(fitted, threshold, GuardConfig(most_new=1.0)), tiny.incoming()
+    monkeypatch.setattr(module, "QUICKLY_READ", stream.memory.known - 1)
+    read, readings, passed, encode = stream.guard._read, list[int](), list[int](), stream.adapter.encode
+
+    def counted_reading(*words: Any) -> Any:
+        readings.append(stream.answered // 16)
+        return read(*words)
+
+    def counted(hidden: Tensor, with_graph: bool = False) -> Tensor:
+        if len(hidden) == 32:
+            passed.append(stream.answered // 16)
+        features: Tensor = encode(hidden, with_graph)
+        return features
+
+    monkeypatch.setattr(stream.guard, "_read", counted_reading)
+    monkeypatch.setattr(stream.adapter, "encode", counted)
+    for start in range(0, 96, 16):
+        stream.observe_many(images[start : start + 16])
+    assert passed == [2, 5] and readings == [3, 3, 3, 6, 6, 6]
+    assert stream.guard.taken == stream.adapter.steps == 2
 
 
 def test_a_large_probe_is_looked_at_in_parts(fitted: Talon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,8 +309,13 @@ def test_what_the_memory_lost_is_not_the_fault_of_a_step(fitted: Talon) -> None:
     assert (stream.guard.taken, stream.guard.refused) == (2, 0)
 
 
-@pytest.mark.parametrize("probe", [32, 64], ids=["one look", "two looks"])
-def test_the_guard_goes_on_after_a_save_as_if_nothing_had_been(fitted: Talon, probe: int) -> None:
+@pytest.mark.parametrize(
+    ("probe", "quickly_read"), [(32, 1000), (64, 1000), (32, 0)], ids=["one look", "two looks", "a late verdict"]
+)
+def test_the_guard_goes_on_after_a_save_as_if_nothing_had_been(
+    fitted: Talon, monkeypatch: pytest.MonkeyPatch, probe: int, quickly_read: int
+) -> None:
+    monkeypatch.setattr(module, "QUICKLY_READ", quickly_read)
     settings, images, waited = GuardConfig(patience=2, pause=2), tiny.incoming() * 2, set()
     whole, first, second = (opened(fitted, guard=settings, probe=probe) for _ in range(3))
     for stream in (whole, first):

@@ -66,6 +66,17 @@ class FeatureStream:
         """Answers left before the next adaptation."""
         return self.config.adapt_every - self._since_adaptation
 
+    @property
+    def thinks_alone(self) -> bool:
+        """Is the next adaptation for second thoughts, and for nothing that takes as long?
+
+        Not if every adaptation thinks again: then nobody else would ever have a turn.
+        """
+        rule = self.rule
+        if isinstance(rule, CosineRule) or not (rule.learns and rule.config.sweeps and rule.config.keep):
+            return False
+        return rule.config.every > 1 and (rule.adaptations + 1) % rule.config.every == 0
+
     def name(self, category: int) -> str:
         """Return the name of a category."""
         return category_name(category, self._names)

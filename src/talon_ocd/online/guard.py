@@ -2,8 +2,8 @@
 
 Test-time adaptation has no labels, so it can walk away from them: a burst of one class, noise or another camera pull
 the encoder until known classes are lost. The guard takes every step on the side, at one adaptation, and asks a probe of
-labelled images about it at the next one, so that neither holds answers up for longer than a step of the head, and no
-head answers before it has passed. Readings are compared with the frozen head's at the very same memory: what the memory
+labelled images about it at the next ones, so that none holds answers up for longer than a step of the head, and no head
+answers before it has passed. Readings are compared with the frozen head's at the very same memory: what the memory
 alone lost is not the step's fault.
 """
 
@@ -35,6 +35,9 @@ ENTROPY_SHARE = 0.1
 LOOKED_AT = 2
 """Probe images that are passed through a head at one adaptation, for each image of ``adapt_every``: a step passes those
 forward and backward, which is no less than two passes forward."""
+QUICKLY_READ = 1000
+"""Categories up to which a verdict falls together with the last look; it is read off all of them, for three heads, and
+has an adaptation of its own where they are more."""
 MOST_EVENTS = 1000
 """Verdicts that wait for ``take_events``; the oldest are dropped, the totals stay."""
 
@@ -87,10 +90,20 @@ class Guard:
         self._highest = discovery.memory.next_id - 1
         self._nearest = self._read(self._frozen, discovery).nearest
 
+    def remember(self, ids: Tensor) -> None:
+        """Add the answers ``(B,)`` to the window; who has a higher id than all before founded a category."""
+        founded = torch.zeros_like(ids)
+        for position, category in enumerate(ids.tolist()):
+            if category > self._highest:
+                founded[position], self._highest = 1, category
+        self._recent = torch.cat([self._recent, torch.stack([ids, founded])], dim=1)[:, -max(WINDOW, len(ids)) :]
+
     def step(
         self, adapter: EncoderAdapter, hidden: Tensor, slots: Tensor, graph: Tensor | None, discovery: FeatureStream
     ) -> None:
         """Adapt once: take a step on the side, or ask the probe about the last one and go on with it if it passes.
+
+        The batch's answers are remembered by then (``remember``).
 
         Args:
             adapter: the stream's head with its updates.
@@ -99,7 +112,6 @@ class Guard:
             graph: the batch's features with their graph, if there is one.
             discovery: memory and rule as they are.
         """
-        self._remember(discovery.memory.ids[slots.cpu()])
         if self.pause:
             self.pause -= 1
             self.skipped += 1
@@ -165,11 +177,13 @@ class Guard:
     def _look(self, adapter: EncoderAdapter, candidate: Candidate, discovery: FeatureStream) -> None:
         """Pass the next part of the probe through a candidate; after the last one it is adopted or refused."""
         part = self._hidden[len(candidate.features) :][: self._at_once]
-        with candidate.worn_by(adapter):
-            candidate.features = torch.cat([candidate.features, adapter.encode(part).cpu()])
-        if len(candidate.features) == len(self.probe):
-            self._candidate = None
-            self._judge(adapter, candidate, discovery)
+        if len(part):
+            with candidate.worn_by(adapter):
+                candidate.features = torch.cat([candidate.features, adapter.encode(part).cpu()])
+            if len(candidate.features) < len(self.probe) or discovery.memory.size > QUICKLY_READ:
+                return
+        self._candidate = None
+        self._judge(adapter, candidate, discovery)
 
     def _judge(self, adapter: EncoderAdapter, candidate: Candidate, discovery: FeatureStream) -> None:
         """Let the adapter have a candidate, unless the probe complains."""
@@ -193,14 +207,6 @@ class Guard:
 
     def _read(self, features: Tensor, discovery: FeatureStream) -> Reading:
         return read(features, self.probe.labels, discovery)
-
-    def _remember(self, ids: Tensor) -> None:
-        """Add the answers ``(B,)`` to the window; who has a higher id than all before founded a category."""
-        founded = torch.zeros_like(ids)
-        for position, category in enumerate(ids.tolist()):
-            if category > self._highest:
-                founded[position], self._highest = 1, category
-        self._recent = torch.cat([self._recent, torch.stack([ids, founded])], dim=1)[:, -max(WINDOW, len(ids)) :]
 
     def _unfit(self, features: Tensor, discovery: FeatureStream) -> tuple[str, dict[str, float]] | None:
         """Say why a batch with unit features ``(B, D)`` should not drive a step, if so."""

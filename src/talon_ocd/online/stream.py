@@ -187,12 +187,13 @@ class DiscoveryStream:
 
     def flush(self) -> None:
         """Adapt to the answers since the last adaptation, however few; the protocol does so at the end of a stream."""
+        rests = self.discovery.thinks_alone  # both at once would hold answers up for longer than a step of the head
         if self.config.encoder_first:
-            self._adapt_encoder()
+            self._adapt_encoder(rests)
             self.discovery.adapt()
         else:
             self.discovery.adapt()
-            self._adapt_encoder()
+            self._adapt_encoder(rests)
         self._hidden.clear()
         self._ids.clear()
         self._graph = None
@@ -246,14 +247,21 @@ class DiscoveryStream:
         self._graph = features if whole_batch else None
         return features.detach().cpu()
 
-    def _adapt_encoder(self) -> None:
-        if "encoder" in self.config.adapt and self._hidden:
-            hidden = torch.cat(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
-            slots = torch.cat(self._ids).to(hidden.device)
-            if self.guard is None:
-                self.adapter.step(hidden, slots, self.memory.prototypes.to(hidden.device), self._graph)
-            else:
-                self.guard.step(self.adapter, hidden, slots, self._graph, self.discovery)
+    def _adapt_encoder(self, rests: bool) -> None:
+        """Let the encoder learn from what waits; one that rests takes no step, and its guard only remembers."""
+        if "encoder" not in self.config.adapt or not self._hidden:
+            return
+        slots = torch.cat(self._ids)
+        if self.guard is not None:
+            self.guard.remember(self.memory.ids[slots])
+        if rests:
+            return
+        hidden = torch.cat(self._hidden) if len(self._hidden) > 1 else self._hidden[0]
+        slots = slots.to(hidden.device)
+        if self.guard is None:
+            self.adapter.step(hidden, slots, self.memory.prototypes.to(hidden.device), self._graph)
+        else:
+            self.guard.step(self.adapter, hidden, slots, self._graph, self.discovery)
 
     def _place(self, hidden: Tensor) -> tuple[Tensor, Assignment]:
         """Answer images ``(B, *hidden_shape)``; returns their unit features ``(B, D)``, too."""
