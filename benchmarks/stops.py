@@ -4,8 +4,9 @@
 
 A stream with a folder answers images (embedded digits through lite0, both updates of TALON, a snapshot at every other
 adaptation): what a batch that ends with an adaptation takes longer than the batch before, which does not. Then the
-evidence rule with many made-up categories: its second thoughts. Machines have moods: right before each of these, a copy
-of the same head takes one step on as many images, and every stop is divided by the step beside it.
+evidence rule with many made-up categories: its second thoughts. Last, both rules with a guard and many made-up
+categories in memory: all that an adaptation does, by whose turn it is. Machines have moods: right before each of these,
+a copy of the same head takes one step on as many images, and every stop is divided by the step beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from talon_ocd.durable import DurableStream
 from talon_ocd.durable import stream as durable_stream
 from talon_ocd.embeddings import feature_stream
 from talon_ocd.images.digits import digits
-from talon_ocd.online import EvidenceRule, FeatureStream
+from talon_ocd.online import DiscoveryStream, EvidenceRule, FeatureStream
+from talon_ocd.online.guard import QUICKLY_READ
 
 KNOWN = ("0", "1", "2", "3", "4")
 HALF = 32
@@ -40,12 +42,20 @@ HALF = 32
 FINER = 6.0
 """Nats: made-up clusters are less clear than real ones."""
 WAYS = {"no guard": False, "guard": True}
+NEVER = 1e6
+"""Nats that no category reaches: everything founds one."""
+EVERY_STEP: dict[str, Any] = {"guard.enabled": True, "most_new": 1.0, "most_of_one": 1.0, "patience": 1000}
+"""A guard that leaves no batch out, so that every turn is what it is called."""
+RULES: dict[str, dict[str, Any]] = {
+    "cosine": {"preset": "official", "threshold": 0.6},
+    "evidence": {"preset": "default", "rounds": 1, "orders": 1, "try_untrained": False},
+}
 
 
 class HeadStep:
     """One step of a copy of a stream's head on the images between two adaptations: forward, backward and update."""
 
-    def __init__(self, stream: DurableStream, hidden: Tensor) -> None:
+    def __init__(self, stream: DiscoveryStream, hidden: Tensor) -> None:
         self._adapter = copy.deepcopy(stream.adapter)
         self._start = self._adapter.state_dict()
         self._hidden, self._prototypes = hidden, stream.memory.prototypes.clone()
@@ -62,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adaptations", type=int, default=60)
     parser.add_argument("--categories", type=int, nargs="+", default=[200, 2_000, 10_000])
+    parser.add_argument("--crowds", type=int, nargs="+", default=[2_000, 10_000, 20_000], help="with a guard")
     parser.add_argument("--output", "-o", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -69,21 +80,25 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         for name, guarded in WAYS.items():
-            talon, hidden = fitted(guarded)
+            talon, hidden = fitted("official", threshold=0.6, **{"guard.enabled": guarded})
             with talon.stream(Path(scratch) / name) as stream:
                 head_step = HeadStep(stream, hidden[: 2 * HALF])
                 rows += of_images(stream, hidden, head_step, chosen.adaptations)
     rows += [of_second_thoughts(categories, head_step) for categories in chosen.categories]
+    for rule, changes in RULES.items():
+        talon, hidden = fitted(**changes, **EVERY_STEP)
+        for categories in chosen.crowds:
+            rows += of_crowd(rule, crowded(talon, categories), hidden, chosen.adaptations)
     facts = {"command": shlex.join(["python", *sys.argv]), "commit": choices.commit(), "threads": 1, "rows": rows}
     sys.stdout.write(json.dumps(facts, indent=1) + "\n")
     if chosen.output:
         chosen.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def fitted(guarded: bool) -> tuple[Talon, Tensor]:
+def fitted(preset: str, **changes: Any) -> tuple[Talon, Tensor]:
     """Return a model, and trunk outputs of what it will be asked."""
-    changes = {"epochs": 0, "views": 0, "threshold": 0.6, "adapt": "prototypes,encoder", "guard.enabled": guarded}
-    config = TalonConfig.from_preset("official", "efficientnet-lite0").override(**changes)
+    both = {"epochs": 0, "views": 0, "adapt": "prototypes,encoder"}
+    config = TalonConfig.from_preset(preset, "efficientnet-lite0").override(**both, **changes)
     talon = Talon("efficientnet-lite0", config)
     items = digits()
     talon.fit([item for item in items if item.label in KNOWN][:150])
@@ -108,14 +123,48 @@ def of_images(stream: DurableStream, hidden: Tensor, head_step: HeadStep, adapta
     return [{"what": kind, **snapshots, **figures(measured)} for kind, measured in stops.items()]
 
 
-def _next(stream: DurableStream) -> str:
+def crowded(talon: Talon, categories: int) -> DiscoveryStream:
+    """Return a stream in memory that has met so many made-up images, each of which founded a category."""
+    stream, random = talon.stream(), torch.Generator().manual_seed(0)
+    whole = categories // stream.config.adapt_every * stream.config.adapt_every
+    made_up = torch.randn(whole, stream.memory.feature_size, generator=random)
+    rule = stream.discovery.rule
+    if isinstance(rule, EvidenceRule):
+        usual, rule.offset = rule.offset, NEVER
+        stream.discovery.observe_many(made_up)
+        rule.offset = usual
+    else:  # they are far from each other
+        stream.discovery.observe_many(made_up)
+    return stream
+
+
+def of_crowd(rule: str, stream: DiscoveryStream, hidden: Tensor, adaptations: int) -> list[dict[str, Any]]:
+    """Return how long adaptations with many categories in memory take, by whose turn it is."""
+    facts = {"rule": rule, "categories": stream.memory.size}
+    head_step, stops = HeadStep(stream, hidden[: 2 * HALF]), dict[str, list[tuple[float, float]]]()
+    for number in range(adaptations):
+        first, second = hidden.split(HALF)[number % 2 * 2 :][:2]
+        stream.observe_hidden(first, [""] * HALF)
+        beside, kind, before = head_step.seconds(), _next(stream), stream.clock.seconds.get("adapt", 0.0)
+        stream.observe_hidden(second, [""] * HALF)
+        stops.setdefault(kind, []).append((stream.clock.seconds["adapt"] - before, beside))
+    return [{"what": kind, **facts, **figures(measured)} for kind, measured in stops.items()]
+
+
+def _next(stream: DiscoveryStream) -> str:
     """Say what the next adaptation of a stream will do."""
+    if stream.discovery.thinks_alone:
+        return "second thoughts, and nothing else"
     if stream.guard is None:
         return "no guard: a step"
     if stream.guard.pause:
         return "guard: nothing, in a pause"
-    waiting = any(name.startswith("candidate.") for name in stream.guard.state_dict())
-    return f"guard: a look at {len(stream.guard.probe)} images, and the verdict" if waiting else "guard: a step aside"
+    seen, probe = stream.guard.state_dict().get("candidate.features"), len(stream.guard.probe)
+    if seen is None:
+        return "guard: a step aside"
+    if len(seen) == probe:
+        return "guard: the verdict"
+    return f"guard: a look at {probe} images" + (", and the verdict" if stream.memory.size <= QUICKLY_READ else "")
 
 
 def of_second_thoughts(categories: int, head_step: HeadStep) -> dict[str, Any]:
