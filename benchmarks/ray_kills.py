@@ -35,6 +35,7 @@ from talon_ocd.durable import Journal
 from talon_ocd.images import ImageItem
 from talon_ocd.scale.connection import connected
 from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.storage import stored
 from talon_ocd.scale.stream import RayStream
 
 TABLES = {
@@ -50,12 +51,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50, help="kills altogether, shared by the ways to decide")
     parser.add_argument("--images", type=int, default=1200)
     parser.add_argument("--encoders", type=int, default=2)
+    parser.add_argument("--store", action="store_true", help="read the images by address, through Ray Data")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     settings, wrong = RaySettings(encoders=chosen.encoders), 0
     with tempfile.TemporaryDirectory() as scratch, connected(settings):
         model, items = Path(scratch) / "model", stream_items(chosen.images)
+        items = in_a_store(items, Path(scratch) / "store") if chosen.store else items
         fitted(chosen.seed).save_pretrained(model)
         for number, (way, options) in enumerate(WAYS.items()):
             place, choice = Path(scratch) / str(number), random.Random(chosen.seed)
@@ -64,6 +67,14 @@ def main() -> None:
             sys.stdout.flush()
             wrong += result["different"]
     sys.exit(1 if wrong else 0)
+
+
+def in_a_store(items: list[ImageItem], folder: Path) -> list[ImageItem]:
+    """Write images into a folder and list them by its address, in the same order."""
+    folder.mkdir()
+    for number, item in enumerate(items):
+        item.load().save(folder / f"{number}.png")
+    return stored(folder.as_uri()).items
 
 
 def try_way(

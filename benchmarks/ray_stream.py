@@ -29,6 +29,7 @@ from talon_ocd import Talon
 from talon_ocd.images import ImageItem, labelled
 from talon_ocd.online import Decision
 from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.storage import stored
 
 
 def main() -> None:
@@ -75,14 +76,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="exact")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", action="store_true", help="on Ray, read the images by address, through Ray Data")
     parser.add_argument("--loose", action="store_true", help="also one process with its decoding threads on all cores")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def split(data: Path, seed: int) -> tuple[list[ImageItem], list[ImageItem]]:
-    """Return labelled images of every second class, and all others, shuffled."""
-    items = labelled(data / "pets").items
+def split(data: Path, seed: int, store: bool = False) -> tuple[list[ImageItem], list[ImageItem]]:
+    """Return labelled images of every second class, and all others, shuffled; ``store``: by the folder's address."""
+    items = stored((data / "pets").absolute().as_uri()).items if store else labelled(data / "pets").items
     known = set(sorted({str(item.label) for item in items})[::2])
     order = np.random.RandomState(seed).permutation(len(items))
     of_known = [items[at] for at in order if items[at].label in known]
@@ -123,7 +125,7 @@ def run_on_ray(chosen: argparse.Namespace) -> dict[str, Any]:
     """Answer the stream with encoders on Ray."""
     from talon_ocd.scale.stream import RayStream
 
-    items = split(chosen.data, chosen.seed)[1][: chosen.images]
+    items = split(chosen.data, chosen.seed, chosen.store)[1][: chosen.images]
     settings, starting = RaySettings(encoders=chosen.encoders, mode=chosen.mode), time.perf_counter()
     with RayStream(chosen.model, settings=settings, adapt=chosen.adapt) as stream:
         processes = [os.getpid(), *stream.processes()]

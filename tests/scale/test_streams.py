@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from talon_ocd.embeddings import archive, write_archive
 from talon_ocd.errors import ConfigError, StreamError
 from talon_ocd.images import ImageItem, Skipped, stream
 from talon_ocd.online import Decision
+from talon_ocd.scale.portable import BYTES
 from talon_ocd.scale.settings import RaySettings
 from tests import tiny
 from tests.cli.running import refused, talon
@@ -31,6 +33,8 @@ with warnings.catch_warnings():
     from talon_ocd.scale import stream as stream_module
     from talon_ocd.scale.connection import connected
     from talon_ocd.scale.embed import RayEmbedder
+    from talon_ocd.scale.reading import ReadAhead
+    from talon_ocd.scale.storage import stored
     from talon_ocd.scale.stream import RayStream
 
 BOTH: dict[str, Any] = {"threshold": 0.8, "adapt": "prototypes,encoder"}
@@ -138,6 +142,45 @@ def test_killed_processes_change_nothing(often: Path, items: list[ImageItem], tm
     with model.stream(tmp_path / "spread") as one:
         assert [decision for decision in one.run(items)] == wanted[64:]
     assert written(tmp_path / "spread") == written(tmp_path / "alone")
+
+
+@kills
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
+def test_images_of_a_store_come_through_ray_data(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    """An encoder dies over what was read for it, an image is gone, and what was answered is not read a second time."""
+    store = Path(shutil.copytree(incoming_folder, tmp_path / "store"))
+    items = stored(store.as_uri()).items
+    gone, missing = items[20], items[20].source.removeprefix("file://")
+    Path(missing).unlink()
+    wanted, _ = alone(often, items, **BOTH)
+    found: list[Decision] = []
+    skipped: list[Skipped] = []
+    with RayStream(often, tmp_path / "spread", TWO, **BOTH) as spread:
+        victim = spread.processes()[0]
+        os.kill(victim, signal.SIGKILL)  # the first chunks go to it
+        found += [decision for decision, _ in spread.run_items(items[:49], skipped.append)]
+        assert victim not in spread.processes()
+        assert [one.source for one in skipped] == [gone.source] and "is it still there?" in skipped[0].reason
+        for item in items[:49]:
+            Path(item.source.removeprefix("file://")).unlink(missing_ok=True)
+        found += [decision for decision, _ in spread.run_items(items[:20] + items[21:], skipped.append)]
+    assert found == wanted and len(skipped) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
+def test_what_is_read_ahead_are_the_bytes_in_order(incoming_folder: Path, tmp_path: Path) -> None:
+    items = stored(incoming_folder.as_uri()).items[:30]
+    empty = tmp_path / "0.png"
+    empty.touch()
+    items[3:3] = [*stored(empty.as_uri()).items, *stream(incoming_folder).items[:1]]
+    reading, read = ReadAhead(items, 8, 2), []
+    with closing(reading):
+        while not reading.over:
+            if chunk := reading.take():
+                read += list(zip(chunk.items, ray.get(chunk.block)[BYTES].to_pylist(), strict=True))
+    assert [item for item, _ in read] == items
+    assert [at for at, (_, data) in enumerate(read) if data is None] == [3, 4], "an encoder says why, or reads it"
+    assert all(data == Path(item.source.removeprefix("file://")).read_bytes() for item, data in read if data)
 
 
 def test_a_stream_takes_its_room_and_says_that_it_was_left_early(

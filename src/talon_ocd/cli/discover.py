@@ -30,6 +30,7 @@ from talon_ocd.images.watch import watch as watch_folder
 from talon_ocd.online import Decision
 from talon_ocd.progress import Progress
 from talon_ocd.saved import write_files
+from talon_ocd.scale.extra import DATA_NEEDS, STREAM_NEEDS
 from talon_ocd.talon import Talon
 
 MOST_SHOWN = 10
@@ -81,7 +82,8 @@ def discover(
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     lazy = data == "-"
     target = _check(output, stream, watch, shuffle, lazy)
-    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, mode, staleness)
+    needs = DATA_NEEDS if "://" in data else STREAM_NEEDS
+    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, mode, staleness, needs)
     source = None if lazy or watch else engines.listed(data, column)
     if spread and (lazy or isinstance(source, VectorSource)):
         raise ConfigError("--engine ray encodes images that can be listed: not standard input, and not embeddings.")

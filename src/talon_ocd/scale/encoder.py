@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
@@ -23,8 +24,12 @@ from talon_ocd.errors import ImageError
 from talon_ocd.images import ImageItem, load_canvases
 from talon_ocd.online import DiscoveryStream
 from talon_ocd.scale.batching import Cut
+from talon_ocd.scale.portable import with_bytes
 from talon_ocd.scale.settings import Wanted
 from talon_ocd.talon import Talon
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Bytes3 = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -85,9 +90,9 @@ class Encoder:
         return os.getpid()
 
     def decode(
-        self, items: Sequence[ImageItem], wanted: Wanted
+        self, items: Sequence[ImageItem], wanted: Wanted, read: pyarrow.Table | None = None
     ) -> tuple[tuple[list[str | None], Work], Bytes3, list[Bytes3]]:
-        """Decode a chunk.
+        """Decode a chunk; ``read`` has the bytes of its images, if these were read before.
 
         Returns:
             why each image can't be used (``None``: it can), and the work;
@@ -99,7 +104,8 @@ class Encoder:
         reasons: list[str | None] = []
         centres: list[Tensor] = []
         small: list[Bytes3] = []
-        for _, canvas in load_canvases(items, preprocessing, workers=0):
+        there = items if read is None else with_bytes(items, read)
+        for _, canvas in load_canvases(there, preprocessing, workers=0):
             reasons.append(canvas.reason if isinstance(canvas, ImageError) else None)
             if not isinstance(canvas, ImageError):
                 centres.append(preprocessing.centre(canvas))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -17,6 +18,7 @@ from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision
 from talon_ocd.online.stream import MOST_AHEAD
 from talon_ocd.scale.batching import Batch, Batching
+from talon_ocd.scale.chunks import Chunk, chunks_of
 from talon_ocd.scale.owner import Answers, Opened
 from talon_ocd.scale.portable import portable, without_pixels
 from talon_ocd.scale.rates import Rates
@@ -27,12 +29,14 @@ AT_AN_ENCODER = 3
 AT_THE_OWNER = 4
 """Batches for each encoder, besides those that it works on, that may wait for the owner: a late one holds all up that
 come after it, and these keep the owner busy meanwhile (``docs/scale.md``)."""
+MOMENT = 0.02
+"""Seconds between two looks whether images were read."""
 LEAST_CHUNK = 16
 """Images that are decoded together, however small batches are."""
 
 
 @dataclass
-class _Chunk:
+class _Decoding:
     """Images that an encoder decodes: what it said of them, their centres and their small pictures, as references."""
 
     number: int
@@ -75,9 +79,9 @@ class Flow:
         self._size = min(max(opened.every, LEAST_CHUNK), MOST_AHEAD)
         self._batching = Batching(opened.answered, opened.room, opened.every)
         self._busy: list[list[Any]] = [[] for _ in encoders]
-        self._decoding: deque[_Chunk] = deque()
+        self._decoding: deque[_Decoding] = deque()
         self._asked: deque[_Asked] = deque()
-        self._chunks: dict[int, _Chunk] = {}
+        self._chunks: dict[int, _Decoding] = {}
         self._numbers = count()
         self._head: Any = None
         self._ended = False
@@ -88,19 +92,19 @@ class Flow:
         """Answer images in their order; nothing else may be asked until all are answered."""
         if self._ended:
             raise StreamError("this stream was left before all was answered, and its encoders ended; open it again.")
-        waiting = deque(list(items[start : start + self._size]) for start in range(0, len(items), self._size))
         try:
-            while waiting or self._decoding or self._asked:
-                while self._may_begin() and waiting:
-                    self._decode(waiting.popleft())
-                if self._decoding and _is_ready(self._decoding[0].said):
-                    self._ask_all(self._decoded(on_skip))
-                    if not waiting and not self._decoding:
-                        self._ask_all([self._batching.rest()])
-                elif self._asked and _is_ready(self._asked[0].answers):
-                    yield from self._answers()
-                else:
-                    self._wait()
+            with closing(chunks_of(items, self._size, len(self._encoders))) as waiting:
+                while not waiting.over or self._decoding or self._asked:
+                    while self._may_begin() and (chunk := waiting.take()):
+                        self._decode(chunk)
+                    if self._decoding and _is_ready(self._decoding[0].said):
+                        self._ask_all(self._decoded(on_skip))
+                        if waiting.over and not self._decoding:
+                            self._ask_all([self._batching.rest()])
+                    elif self._asked and _is_ready(self._asked[0].answers):
+                        yield from self._answers()
+                    else:
+                        self._wait(waiting.late)
         except BaseException:
             self._abandon()
             raise
@@ -113,14 +117,14 @@ class Flow:
         most = (AT_AN_ENCODER + AT_THE_OWNER) * len(self._encoders)
         return min(map(len, self._busy)) < AT_AN_ENCODER and under_way < most
 
-    def _decode(self, items: list[ImageItem]) -> None:
+    def _decode(self, taken: Chunk) -> None:
         """Hand a chunk to the encoder that has the least to do."""
         number = next(self._numbers)
         chosen = min(range(len(self._encoders)), key=lambda at: len(self._busy[at]))
         decode = self._encoders[chosen].decode.options(num_returns=3)
-        said, centres, small = decode.remote([portable(item) for item in items], self._wanted)
+        said, centres, small = decode.remote([portable(item) for item in taken.items], self._wanted, taken.block)
         self._busy[chosen].append(said)
-        chunk = _Chunk(number, items, chosen, said, centres, small)
+        chunk = _Decoding(number, taken.items, chosen, said, centres, small)
         self._decoding.append(chunk)
         self._chunks[number] = chunk
 
@@ -170,11 +174,14 @@ class Flow:
         self.categories = answers.categories
         yield from zip(answers.decisions, asked.batch.items, strict=True)
 
-    def _wait(self) -> None:
-        """Rest until something has come to an end."""
+    def _wait(self, reading: bool) -> None:
+        """Rest until something has come to an end; while images are read, only for a moment."""
         refs = [ref for busy in self._busy for ref in busy]
         refs += [self._asked[0].answers] if self._asked else []
-        ray.wait(refs, num_returns=1)
+        if refs:
+            ray.wait(refs, num_returns=1, timeout=MOMENT if reading else None)
+        else:
+            time.sleep(MOMENT)
 
     def _abandon(self) -> None:
         """End early: encoders are stopped, and the owner comes to the end of what has reached it."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from talon_ocd.errors import ImageError
 from talon_ocd.images import ImageItem
 from talon_ocd.images.decode import LIMITS, Limits
 from talon_ocd.images.tars import Member, Spool
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BYTES = "bytes"
+"""Column of a table of images that were read before."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +46,9 @@ def portable(item: ImageItem) -> ImageItem:
 def without_pixels(item: ImageItem) -> ImageItem:
     """Return an image as the owner needs it: with its bytes only if it has no file, because then they are kept."""
     return item if isinstance(item.payload, bytes) else replace(item, payload=ELSEWHERE)
+
+
+def with_bytes(items: Sequence[ImageItem], read: pyarrow.Table) -> list[ImageItem]:
+    """Return images with the bytes that were read of them; one of which nothing could be read stays as it is."""
+    found = read[BYTES].to_pylist()
+    return [item if data is None else replace(item, payload=data) for item, data in zip(items, found, strict=True)]

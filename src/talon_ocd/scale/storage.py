@@ -1,7 +1,7 @@
 """Images in object stores: ``s3://bucket/folder``, ``gs://...``, ``file:///...`` (layer: scale).
 
-Listed and read through the file systems of pyarrow, which Ray Data reads with. Only names travel: an encoder fetches
-the bytes that it decodes. Tar shards are listed from their headers and their members are read in place.
+Listed and read through the file systems of pyarrow, which Ray Data reads with (``reading.py``). Tar shards are listed
+from their headers and their members are read in place.
 """
 
 from __future__ import annotations
@@ -47,11 +47,16 @@ class Stored:
     size: int
     query: str = field(default="", repr=False)
 
+    @property
+    def uri(self) -> str:
+        """The address that opens the store."""
+        return _with(f"{self.store}/", self.query)
+
     def read(self, source: str, limits: Limits) -> bytes:
         """Return the encoded image; raises `ImageError`."""
         check_bytes(self.size, source, limits)
         try:
-            with _file_system(self.store, self.query).open_input_file(self.path) as file:
+            with _file_system(self.uri).open_input_file(self.path) as file:
                 data = bytes(file.read_at(self.size, self.offset))
         except _FAILURES as error:
             raise ImageError(source, f"can't be read ({error}); is it still there?") from error
@@ -126,7 +131,7 @@ class _Listing:
         """Return name, offset and size of the images of a shard, or why it can't be read."""
         try:
             with (
-                _file_system(self._store, self._query).open_input_file(info.path) as file,
+                _file_system(_with(f"{self._store}/", self._query)).open_input_file(info.path) as file,
                 tarfile.open(fileobj=file, mode="r:") as archive,
             ):
                 plain = [member for member in archive if member.isreg() and is_image_name(member.name)]
@@ -156,8 +161,8 @@ def _key(info: FileInfo) -> str:
 
 
 @lru_cache(maxsize=8)
-def _file_system(store: str, query: str) -> FileSystem:
-    return FileSystem.from_uri(_with(f"{store}/", query))[0]
+def _file_system(uri: str) -> FileSystem:
+    return FileSystem.from_uri(uri)[0]
 
 
 def _with(uri: str, query: str) -> str:
