@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from talon_ocd.durable import DurableStream
 from talon_ocd.durable import stream as durable_stream
 from talon_ocd.durable.snapshots import Snapshot, Snapshots
 from talon_ocd.errors import StorageError
@@ -22,6 +23,10 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
 
 
+def copied(stream: DurableStream) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in stream.state_dict().items()}
+
+
 def test_answers_do_not_wait_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = fitted().stream(tmp_path)
     begun, go_on, take = threading.Event(), threading.Event(), stream.snapshots.take
@@ -32,12 +37,12 @@ def test_answers_do_not_wait_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.
         return take(state, answered, event)
 
     monkeypatch.setattr(stream.snapshots, "take", slow)
-    items = tiny.incoming(30)
+    items = tiny.incoming(64)
     stream.observe_many(items[:16])
-    wanted = {name: value.clone() for name, value in stream.state_dict().items()}
+    wanted = copied(stream)
     assert begun.wait(30)
-    stream.observe_many(items[16:])  # the disk is still busy with the first sixteen
-    assert stream.answered == 30
+    stream.observe_many(items[16:52])  # the disk is still busy with the first sixteen, and two more are due
+    assert stream.answered == 52
     assert stream.snapshots.all() == []
     go_on.set()
     stream.wait_until_saved()
@@ -45,7 +50,36 @@ def test_answers_do_not_wait_for_a_snapshot(tmp_path: Path, monkeypatch: pytest.
     written = stream.snapshots.read(taken)
     assert taken.answered == 16
     assert written is not None and all(torch.equal(written[name], wanted[name]) for name in wanted)
+    stream.observe_many(items[52:])  # what was due is written at the next adaptation
+    stream.wait_until_saved()
+    assert [snapshot.answered for snapshot in stream.snapshots.all()] == [56, 16]
     stream.close()
+    with fitted().stream(tmp_path) as again:
+        assert [snapshot.answered for snapshot in again.snapshots.all()] == [64, 56, 16]
+
+
+def test_a_stream_that_is_killed_while_the_disk_is_behind_replays_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = fitted().stream(tmp_path)
+    stream.observe_many(tiny.incoming(64)[:16])
+    stream.wait_until_saved()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def never(state: dict[str, Tensor], answered: int, event: int) -> Snapshot:
+        begun.set()
+        assert go_on.wait(30)
+        raise StorageError("the process is dead.")
+
+    monkeypatch.setattr(stream.snapshots, "take", never)
+    stream.observe_many(tiny.incoming(64)[16:])
+    assert begun.wait(30) and [snapshot.answered for snapshot in stream.snapshots.all()] == [16]
+    wanted = copied(stream)
+    stream.journal.close()
+    go_on.set()
+    with fitted().stream(tmp_path) as again:
+        found = again.state_dict()
+        assert again.answered == 64 and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_a_snapshot_that_can_not_be_written_is_tried_again(tmp_path: Path) -> None:

@@ -42,8 +42,11 @@ def open_stream(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 
 def ids(stream: DurableStream, items: list[ImageItem]) -> list[int]:
-    answers = [decision.category for decision in stream.run(items)]
-    stream.wait_until_saved()
+    """Answer images and wait for every snapshot: one that is due while another is written would be taken later."""
+    answers = []
+    for decision in stream.run(items):
+        answers.append(decision.category)
+        stream.wait_until_saved()
     return answers
 
 

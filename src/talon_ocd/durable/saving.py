@@ -25,6 +25,11 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Is a state still being written?"""
+        return self._thread is not None and self._thread.is_alive()
+
     def start(self, state: Mapping[str, Tensor], answered: int, event: int, keep: Keep) -> None:
         """Write a copy of ``state``; waits if an earlier one is not written yet."""
         self.wait()

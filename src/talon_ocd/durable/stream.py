@@ -217,7 +217,7 @@ class DurableStream(DiscoveryStream):
             super().flush()
             retired = self.discovery.retire()
         self._heard([*self._retired(retired, "policy"), *self._guarded()])
-        if self._replaying is None and self.answered - max(self._snapshot_at[0], 0) >= self._snapshot_interval():
+        if self._replaying is None and self._snapshot_due() and not self._saver.busy:
             self._snapshot()
         return retired
 
@@ -360,10 +360,12 @@ class DurableStream(DiscoveryStream):
     def _keeps_hidden(self) -> bool:
         return "encoder" in self.config.adapt
 
-    def _snapshot_interval(self) -> int:
-        if not self._keeps_hidden:
-            return SNAPSHOT_EVERY
-        return min(SNAPSHOT_EVERY, REPLAY_BYTES // (4 * prod(self.backbone.hidden_shape)))
+    def _snapshot_due(self) -> bool:
+        """Is it time for a snapshot? It stays so until one is begun: a disk that is behind makes replays longer."""
+        interval = SNAPSHOT_EVERY
+        if self._keeps_hidden:
+            interval = min(interval, REPLAY_BYTES // (4 * prod(self.backbone.hidden_shape)))
+        return self.answered - max(self._snapshot_at[0], 0) >= interval
 
     def _unseen_one_by_one(self, items: Iterable[ImageItem]) -> Iterator[ImageItem]:
         waiting: set[str] = set()
