@@ -43,7 +43,7 @@ def test_it_answers_and_stops_in_peace(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, place: str
 ) -> None:
     """Its token comes from a file or the environment, and is in nothing that it writes."""
-    options = ["--log"]
+    options = ["--log", "--most-categories", "7"]
     if place == "file":
         (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
         options += ["--token-file", str(tmp_path / "token")]
@@ -61,6 +61,7 @@ def test_it_answers_and_stops_in_peace(
         assert "everything that was answered is kept" in written and TOKEN not in written
     with Talon.from_pretrained(model).stream(tmp_path / "stream") as stream:
         assert stream.answered == 1 and stream.snapshots.all()[0].answered == 1
+        assert stream.discovery.bounds.most_categories == 7
 
 
 def test_killed_in_the_middle_it_has_all_that_it_answered(model: Path, tmp_path: Path) -> None:

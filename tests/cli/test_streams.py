@@ -15,7 +15,7 @@ import pytest
 from talon_ocd.catalog import Catalog
 from talon_ocd.cli import discover
 from talon_ocd.cli.engines import Lasting
-from talon_ocd.durable import Journal, Pictures
+from talon_ocd.durable import Journal, Pictures, settings_at
 from talon_ocd.evaluation.record import Record
 from tests.cli.running import refused, talon
 
@@ -81,6 +81,20 @@ def test_a_stream_goes_on_where_it_stopped(model: Path, incoming_folder: Path, t
     assert (stream / "report" / "report.html").is_file()
     ended = talon("discover", part, "-m", model, "-s", stream)
     assert ended.code == 0 and "0 images: " in ended.out
+
+
+def test_bounds_are_set_where_a_stream_begins_and_kept(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    words = ("discover", incoming_folder, "-m", model, "-s", tmp_path / "s")
+    few = ("--threshold", 0.9999, "--most-categories", 2)  # so near that nearly every image founds a category
+    assert "most_categories=0" in refused(*words, "--most-categories", 0)
+    assert talon(*words, *few, "--retire-after", 50).code == 0
+    assert settings_at(tmp_path / "s")["bounds"] == {"most_categories": 2, "tentative_below": 2, "retire_after": 50}
+    with closing(Journal(tmp_path / "s")) as journal:
+        assert len(journal.events(0, ("retired",))) > 2
+    assert talon(*words).code == talon(*words, "--retire-after", 50).code == 0  # the others as they were begun
+    message = refused(*words, "--retire-after", 60)
+    assert "begun with retire_after=50, not 60; leave the option out" in message
+    assert "begun with tentative_below=2, not 3" in refused(*words, "--tentative-below", 3)
 
 
 def test_names_that_people_gave_are_answered(model: Path, incoming_folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from talon_ocd.backbones import takes_vectors
 from talon_ocd.catalog import Catalog
-from talon_ocd.cli import choices, engines
+from talon_ocd.cli import bounds, choices, engines
 from talon_ocd.cli.display import progress_for
 from talon_ocd.cli.engines import Online
 from talon_ocd.durable import Pictures
@@ -68,6 +68,9 @@ def discover(
         float | None,
         typer.Option("--finer", help="Nats of evidence: 3 gives more categories, -3 fewer.", show_default=False),
     ] = None,
+    most_categories: bounds.MostCategoriesOption = None,
+    tentative_below: bounds.TentativeBelowOption = None,
+    retire_after: bounds.RetireAfterOption = None,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the images first, by the seed.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of --shuffle.")] = 0,
     column: choices.ColumnOption = None,
@@ -89,6 +92,7 @@ def discover(
         raise ConfigError("--engine ray encodes images that can be listed: not standard input, and not embeddings.")
     talon = _fitting(Talon.from_pretrained(model), source)
     options: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
+    options["bounds"] = bounds.bounds_from(stream, most_categories, tentative_below, retire_after)
     facts = {"model": display(model), **({"finer": finer} if finer else {})}
     with engines.opened(talon, model, stream, spread, options) as online:
         if watch:

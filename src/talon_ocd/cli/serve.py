@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from talon_ocd.cli import choices
+from talon_ocd.cli import bounds, choices
 from talon_ocd.cli.engines import AddressOption, EncodersOption, Engine, EngineOption, GpusOption, ray_settings
 from talon_ocd.errors import ConfigError
 from talon_ocd.scale.extra import SERVE_NEEDS
@@ -52,6 +52,9 @@ def serve(
     finer: Annotated[
         float | None, typer.Option("--finer", help="Nats of evidence: 3 gives more categories, -3 fewer.")
     ] = None,
+    most_categories: bounds.MostCategoriesOption = None,
+    tentative_below: bounds.TentativeBelowOption = None,
+    retire_after: bounds.RetireAfterOption = None,
     max_body: Annotated[float, typer.Option("--max-body", help="Megabytes of one request.")] = 20.0,
     rate: Annotated[float, typer.Option("--rate", help="Requests a second of one client; 0: no limit.")] = 200.0,
     queue: Annotated[int, typer.Option("--queue", help="Images that may wait for their answer.")] = 256,
@@ -85,6 +88,7 @@ def serve(
     with listener:
         talon = Talon.from_pretrained(model)
         options: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
+        options["bounds"] = bounds.bounds_from(stream, most_categories, tentative_below, retire_after)
         if ray is not None:
             from talon_ocd.scale.serve_encoding import encoding_on_ray
 

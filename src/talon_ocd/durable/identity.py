@@ -69,9 +69,16 @@ def claim(journal: Journal, identity: Identity, rule: Mapping[str, Any]) -> None
             f"{journal.folder}: this stream belongs to another model ({journal.meta('model')}); use that one, or "
             "answer its images anew with `talon stream replay`, which keeps the names that people gave."
         )
-    for name, value in identity.settings.items():
-        if (before := journal.meta("settings", {}).get(name)) != value:
+    begun = _one_by_one(journal.meta("settings", {}))
+    for name, value in _one_by_one(identity.settings).items():
+        if (before := begun.get(name)) != value:
             raise StreamError(
                 f"{journal.folder}: this stream was begun with {name}={before!r}, not {value!r}; leave the option out, "
                 "or begin another folder."
             )
+
+
+def _one_by_one(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with each bound by its own name, as options have them."""
+    others = {name: value for name, value in settings.items() if name != "bounds"}
+    return {**others, **settings.get("bounds", {})}

@@ -15,6 +15,7 @@ from talon_ocd.catalog import Catalog
 from talon_ocd.durable import DurableStream, Event
 from talon_ocd.durable.journal import JOURNAL
 from talon_ocd.images import display
+from talon_ocd.online import Bounds
 from talon_ocd.service import schemas
 from talon_ocd.service.auth import Guardian
 from talon_ocd.service.deciding import Decider
@@ -49,12 +50,15 @@ class Service:
         threshold: float | str | None = None,
         adapt: str | None = None,
         finer: float | None = None,
+        bounds: Bounds | None = None,
         encoding: Callable[[DurableStream], Encoding] = LocalEncoding,
     ) -> None:
         """Open a stream and serve it; ``encoding`` gives who encodes for it, by default threads of this process."""
         self.settings = settings
         self.stopping = False
-        self.stream = talon.stream(folder, threshold=threshold, adapt=adapt, finer=finer, purpose="talon serve")
+        self.stream = talon.stream(
+            folder, threshold=threshold, adapt=adapt, finer=finer, bounds=bounds, purpose="talon serve"
+        )
         with ExitStack() as opened:
             opened.callback(self.stream.close)
             self.journal = self.stream.journal
