@@ -74,7 +74,7 @@ def test_a_taken_name_offers_a_merge(catalog: Catalog, taken: str) -> None:
     existing = {"robin": 5, "dog": 1, "discovered-2": 3}[taken]
     assert (caught.value.existing, caught.value.existing_name) == (existing, taken)
     event = catalog.rename(2, taken, merge=True)
-    assert (event.kind, event.data) == ("merged", {"categories": [2], "into": existing})
+    assert (event.kind, event.data) == ("merged", {"categories": [2], "into": existing, "before": ["discovered-1"]})
     assert catalog.resolve(2) == existing and catalog.name(2) == taken
 
 
@@ -133,7 +133,7 @@ def test_the_named_then_the_known_then_the_larger_is_kept(catalog: Catalog) -> N
     assert catalog.preferred([2, 1]) == 1
     catalog.rename(4, "robin")
     assert catalog.preferred([2, 1, 4]) == 4
-    assert catalog.merge([2, 3]).data == {"categories": [3], "into": 2}
+    assert catalog.merge([2, 3]).data == {"categories": [3], "into": 2, "before": ["discovered-2"]}
 
 
 def test_a_merge_into_a_nameless_one_keeps_the_name(catalog: Catalog) -> None:
@@ -151,7 +151,7 @@ def test_known_classes_are_merged_only_when_it_is_said_which_stays(catalog: Cata
         catalog.merge([0, 1])
     with pytest.raises(CatalogError, match="taught to tell apart"):
         catalog.rename(0, "dog", merge=True)
-    assert catalog.merge([0, 1], into=1).data == {"categories": [0], "into": 1}
+    assert catalog.merge([0, 1], into=1).data == {"categories": [0], "into": 1, "before": ["cat"]}
 
 
 def test_hidden_ones_are_out_of_the_list_until_shown(catalog: Catalog) -> None:

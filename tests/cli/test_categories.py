@@ -49,7 +49,7 @@ def test_name_merge_undo_and_history(stream: Path) -> None:
         "'robin' is the name of category 2 already; add --merge if the two are one, or choose another name."
     )
     merged = rows(stream, "name", 3, "robin", "--merge")[0]
-    assert (merged["kind"], merged["data"]) == ("merged", {"categories": [3], "into": 2})
+    assert (merged["kind"], merged["data"]) == ("merged", {"categories": [3], "into": 2, "before": ["discovered-2"]})
     assert names(stream)[2] == "robin"
     history = rows(stream, "history")
     assert [(row["kind"], row["actor"], row["undone"]) for row in history] == [
@@ -64,7 +64,10 @@ def test_name_merge_undo_and_history(stream: Path) -> None:
 
 def test_categories_may_be_given_by_name(stream: Path) -> None:
     categories(stream, "name", 2, "great tit")
-    categories(stream, "merge", "great tit", "discovered-2", "--into", "discovered-2")
+    told = categories(stream, "merge", "great tit", "discovered-2", "--into", "discovered-2")
+    assert "'great tit' (2) merged into 'great tit' (3)" in told  # a nameless one takes the name
+    told = categories(stream, "merge", 4, "great tit")
+    assert "'discovered-3' (4) merged into 'great tit' (3)" in told  # what it was called until then
     assert rows(stream, "show", "great tit")[0]["id"] == 3
     assert "Did you mean 'great tit'" in refused("categories", "show", "great tot", "-s", stream)
 

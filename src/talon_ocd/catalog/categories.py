@@ -74,7 +74,9 @@ class Catalog(CatalogReader):
                     raise CatalogError(f"there is nothing to merge into category {target}: {self._why_one(target)}.")
                 if into is None:
                     self._refuse_classes([target, *others])
-            return self._write(Draft("merged", target, {"categories": others, "into": target}, actor), note=note)
+                before = [self._facts.name(other) for other in others]
+            data = {"categories": others, "into": target, "before": before}
+            return self._write(Draft("merged", target, data, actor), note=note)
 
     def hide(self, category: int, hidden: bool = True, actor: str = "person", note: Note | None = None) -> Event:
         """Hide a category from lists and suggestions, or show it again; the stream goes on answering with it."""

@@ -17,7 +17,9 @@ def summary(event: Event, name: Callable[[int], str]) -> str:
         "retired": lambda: f"{_called(event.category, name)} was retired{_because(event)}",
         "revived": lambda: f"{_called(event.category, name)} is back, as it was in the snapshot gone back to",
         "named": lambda: f"{event.data['before']!r} was named {event.data['name']!r}",
-        "merged": lambda: f"{_all(event.data['categories'], name)} merged into {_called(event.data['into'], name)}",
+        "merged": lambda: (
+            f"{_all(event.data['categories'], _before(event, name))} merged into {_called(event.data['into'], name)}"
+        ),
         "split": lambda: (
             f"{_images(event)} split from {_called(event.category, name)} as {_called(event.data['into'], name)}"
         ),
@@ -36,6 +38,12 @@ def summary(event: Event, name: Callable[[int], str]) -> str:
 
 def _called(category: int | None, name: Callable[[int], str]) -> str:
     return "nothing" if category is None else f"{name(category)!r} ({category})"
+
+
+def _before(event: Event, name: Callable[[int], str]) -> Callable[[int], str]:
+    """Return what tells the names that categories had before a merge; early events have not kept them."""
+    names = dict(zip(event.data["categories"], event.data.get("before", []), strict=False))
+    return lambda category: names[category] if category in names else name(category)
 
 
 def _all(categories: list[int], name: Callable[[int], str]) -> str:
