@@ -10,8 +10,10 @@ from talon_ocd.catalog import Catalog
 from talon_ocd.catalog.exchange import export
 from talon_ocd.catalog.folders import export_folders, safe_name
 from talon_ocd.catalog.intake import Label, Plan, Step, plan, read_labels
+from talon_ocd.durable import Pictures
 from talon_ocd.durable.journal import Entry, Journal
 from talon_ocd.errors import CatalogError
+from talon_ocd.images import memory_item
 from talon_ocd.images.items import file_key
 from talon_ocd.online import Decision
 from tests.catalog.journals import directions, open_journal
@@ -59,6 +61,24 @@ def test_label_studio_gets_predictions_and_what_people_said_as_annotations(catal
     assert "annotations" not in tasks[3] and tasks[3]["predictions"][0]["score"] == 0.897
     labels, troubles = read_labels(file)
     assert [(label.index, label.name) for label in labels] == [(8, "robin")] and not troubles
+
+
+def test_label_studio_finds_uploads_where_the_stream_keeps_them(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path / "stream", ())
+    pictures, made = Pictures(journal), []
+    for index, content in enumerate((b"one", b"two", b"three")):
+        item = memory_item(content, f"C:\\camera\\{index}.jpg")  # a name on the client's machine
+        decision = Decision(index, item.source, 0, "cat", "known", 0.9, 0.5, 1, 0.1)
+        made.append(Entry(decision, item.key, directions(1)[0], directions(1)[0], pictures.store(item)))
+    journal.write(made)
+    pictures.drop_originals([str(made[1].stored)])
+    assert export(Catalog(journal), tmp_path / "tasks.json", "label-studio", prefix="d=") == 2
+    tasks = json.loads((tmp_path / "tasks.json").read_text(encoding="utf-8"))
+    assert [task["data"]["source"] for task in tasks] == [made[0].decision.source, made[2].decision.source]
+    found = [Path(task["data"]["image"].removeprefix("d=")).read_bytes() for task in tasks]
+    assert found == [b"one", b"three"]  # of the second one only the answer is left
+    pictures.close()
+    journal.close()
 
 
 def test_an_empty_stream_is_an_empty_file(tmp_path: Path) -> None:

@@ -104,6 +104,17 @@ def test_snapshots_and_replay_lead_to_the_very_state(open_stream: Open, monkeypa
         assert same(state(again), wanted)
 
 
+def test_a_replay_that_answers_otherwise_says_what_may_be_the_reason(open_stream: Open) -> None:
+    stream = open_stream()
+    ids(stream, tiny.incoming(8))
+    connection = stream.journal._connection
+    assert connection is not None
+    connection.execute("UPDATE decisions SET category = category + 1 WHERE idx = 5")
+    stream.journal.close()
+    with pytest.raises(StreamError, match=r"Another version of talon-ocd wrote it.*rounds otherwise.*was changed"):
+        open_stream()
+
+
 @pytest.mark.parametrize("damage", ["torn", "changed", "gone", "empty"])
 def test_a_damaged_snapshot_is_passed_over(open_stream: Open, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)

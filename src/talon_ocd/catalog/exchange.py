@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from talon_ocd.catalog.reading import CatalogReader
+from talon_ocd.durable.pictures import stored_path
 from talon_ocd.errors import CatalogError, StorageError, nearest
 from talon_ocd.saved import make_folder, reason
 
@@ -36,6 +37,7 @@ class Exported:
         verdict: of the answer.
         similarity: of the answer.
         at: when it was answered, UTC.
+        stored: name of the picture in the stream's folder, if it has no file of its own (an upload).
     """
 
     index: int
@@ -46,6 +48,7 @@ class Exported:
     verdict: str
     similarity: float
     at: str
+    stored: str | None = None
 
 
 def exported(catalog: CatalogReader) -> Iterator[Exported]:
@@ -60,13 +63,17 @@ def exported(catalog: CatalogReader) -> Iterator[Exported]:
                 ends[home] = end, catalog.name(end)
             at = datetime.fromtimestamp(row["at"], timezone.utc).isoformat(timespec="milliseconds")
             yield Exported(
-                row["idx"], row["source"], row["category"], *ends[home], row["verdict"], row["similarity"], at
-            )
+                row["idx"], row["source"], row["category"], *ends[home], row["verdict"], row["similarity"], at,
+                row["stored"],
+            )  # fmt: skip
         after = rows[-1]["idx"]
 
 
 def export(catalog: CatalogReader, file: Path, kind: str, prefix: str = "") -> int:
-    """Write all answers to a file; returns how many. ``prefix`` goes before sources in Label Studio's image links."""
+    """Write all answers to a file; returns how many. ``prefix`` goes before paths in Label Studio's image links.
+
+    Label Studio shows pictures: an upload whose original was let go of is no task.
+    """
     writers: Mapping[str, Callable[[TextIO, Iterable[Exported]], int]] = {
         "csv": _write_csv,
         "jsonl": _write_jsonl,
@@ -101,17 +108,29 @@ def _write_tasks(text: TextIO, rows: Iterable[Exported], catalog: CatalogReader,
     cosine = catalog.journal.meta("rule", {}).get("unit") == "cosine"
     number = 0
     text.write("[")
-    for number, row in enumerate(rows, 1):
-        task: dict[str, Any] = {"data": {"image": prefix + row.source, "index": row.index, "source": row.source}}
+    for row in rows:
+        place = _place(row, catalog.journal.folder)
+        if place is None:
+            continue
+        task: dict[str, Any] = {"data": {"image": prefix + place, "index": row.index, "source": row.source}}
         if row.name:
             result = [{**CHOICE, "value": {"choices": [row.name]}}]
             score = {"score": row.similarity} if cosine else {}
             task["predictions"] = [{"model_version": "talon-ocd", **score, "result": result}]
             if row.index in said:
                 task["annotations"] = [{"result": result}]
-        text.write(("\n" if number == 1 else ",\n") + json.dumps(task, ensure_ascii=False))
+        text.write((",\n" if number else "\n") + json.dumps(task, ensure_ascii=False))
+        number += 1
     text.write("\n]\n")
     return number
+
+
+def _place(row: Exported, folder: Path) -> str | None:
+    """Return where the picture of an answer is: its source, or for an upload what was kept of it, if it still is."""
+    if row.stored is None:
+        return row.source
+    kept = stored_path(folder, row.stored)
+    return kept.as_posix() if kept.is_file() else None
 
 
 @contextmanager

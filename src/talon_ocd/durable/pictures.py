@@ -158,9 +158,14 @@ class Pictures:
                     (folder / name).unlink()
 
     def _path(self, name: str) -> Path:
-        if not _STORED.fullmatch(name):
-            raise StorageError(f"{self._folder}: {name!r} is no name of a stored image.")
-        return self._folder / IMAGES / name[:2] / name
+        return stored_path(self._folder, name)
+
+
+def stored_path(folder: Path, name: str) -> Path:
+    """Return where a stream folder keeps the original of an upload, by its name there."""
+    if not _STORED.fullmatch(name):
+        raise StorageError(f"{folder}: {name!r} is no name of a stored image.")
+    return folder / IMAGES / name[:2] / name
 
 
 def _opened(path: Path) -> sqlite3.Connection:

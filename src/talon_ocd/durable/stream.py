@@ -273,9 +273,10 @@ class DurableStream(DiscoveryStream):
         found = self.memory.ids.numpy()[assignment.ids].tolist()
         if found != list(wanted):
             raise StreamError(
-                f"{self.folder}: the journal says {list(wanted)} where a replay says {found}; the folder was changed, "
-                "or another machine or version of torch rounds otherwise: go on where it was written, or answer its "
-                "images anew with `talon stream replay`."
+                f"{self.folder}: the journal says {list(wanted)} where a replay says {found}. Another version of "
+                "talon-ocd wrote it, whose rule or guard learned otherwise; or another machine or version of torch "
+                "rounds otherwise; or the folder was changed. Open and close it once where it was written, which takes "
+                "a snapshot that needs no replay, or answer its images anew with `talon stream replay`."
             )
         if self.discovery.room == 0:
             self._adapt_in_time()
