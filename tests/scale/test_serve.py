@@ -9,6 +9,8 @@ The imported tests run as they are, over HTTP; only who encodes is another one. 
 from __future__ import annotations
 
 import signal
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ import pytest
 
 from talon_ocd import Talon
 from talon_ocd.durable import DurableStream
-from talon_ocd.errors import ModelError
+from talon_ocd.errors import ConfigError, ModelError
 from tests.cli.running import refused
 from tests.cli.test_serve import serving
 from tests.service import running as running_module
@@ -80,6 +82,7 @@ with warnings.catch_warnings():
     pytest.importorskip("ray.serve", reason="the service on Ray needs the extra ray")
     import ray
     from ray import serve
+    from ray.util import placement_group, remove_placement_group
 
     from talon_ocd.scale import serve_encoding
     from talon_ocd.scale.connection import connected
@@ -91,9 +94,9 @@ from tests.scale.mortal import DEADLY, MortalReplica
 
 @pytest.fixture(scope="module", autouse=True)
 def on_ray(fitted: Talon, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Two replicas that encode for every service of this module, on a Ray with room for a third."""
+    """Two replicas that encode for every service of this module, on a Ray with room for two more."""
     stream = tmp_path_factory.mktemp("ray") / "stream"
-    with pytest.MonkeyPatch.context() as patch, connected(RaySettings(encoders=3)):
+    with pytest.MonkeyPatch.context() as patch, connected(RaySettings(encoders=4)):
         patch.setattr(serve_encoding, "Replica", MortalReplica)
         with serve_encoding.running_replicas(fitted, model, stream, RaySettings(encoders=2)) as replicas:
 
@@ -122,6 +125,56 @@ def test_the_images_of_a_dead_replica_are_encoded_again(fitted: Talon, folder: P
     assert (tmp_path / "5").exists()
 
 
+@pytest.mark.filterwarnings("ignore:The `metrics_interval_s`:DeprecationWarning")  # there is nothing else for it yet
+def test_under_load_there_are_more_replicas(
+    fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty = {"metrics_interval_s": 0.1, "look_back_period_s": 0.5, "upscale_delay_s": 0.1}
+    monkeypatch.setattr(serve_encoding, "LOAD", {**serve_encoding.LOAD, **hasty})
+    between = RaySettings(encoders=2, least_encoders=1)
+
+    def at_work() -> int:
+        (replicas,) = serve.status().applications[serve_encoding.app_name(folder)].deployments.values()
+        return sum(number for state, number in replicas.replica_states.items() if state == "RUNNING")
+
+    begin = serve_encoding.encoding_on_ray(fitted, model, WAIT, between)
+    monkeypatch.setattr(running_module, "ENCODING", begin)
+    with running(fitted, folder) as service, ThreadPoolExecutor(6) as pool:
+        assert at_work() == 1
+        grown, ends = threading.Event(), time.monotonic() + WAIT
+
+        def send(client: int) -> list[int]:
+            indices = []
+            while not grown.is_set() and time.monotonic() < ends:
+                answer = service.client().decide(digits()[client])
+                assert answer.status == 200, answer
+                indices.append(int(answer.json["index"]))
+            return indices
+
+        sent = [pool.submit(send, client) for client in range(6)]
+        while at_work() < 2 and time.monotonic() < ends:
+            time.sleep(0.1)
+        grown.set()
+        answered = sorted(index for one in sent for index in one.result())
+        assert at_work() == 2
+        assert answered == list(range(service.service.stream.answered))
+
+
+def test_a_full_ray_is_told(fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_encoding, "LONGEST_START", 0.5)
+    taken = placement_group([{"CPU": 2}])
+    ray.get(taken.ready())
+    try:
+        with (
+            pytest.raises(ConfigError, match="do others hold the CPUs"),
+            serve_encoding.running_replicas(fitted, model, folder, RaySettings(encoders=1)),
+        ):
+            raise AssertionError("all CPUs are taken")
+    finally:
+        remove_placement_group(taken)
+    assert serve_encoding.app_name(folder) not in serve.status().applications
+
+
 def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None:
     """Killed, it finds its encoders again; told to stop, it answers what waits and takes them away."""
     options = ("--engine", "ray", "--address", ray.get_runtime_context().gcs_address, "--encoders", "1")
@@ -146,7 +199,10 @@ def test_options_of_ray_are_checked(model: Path, folder: Path) -> None:
     words = ("serve", "-m", model, "--stream", folder, "--port", "0")
     assert "--engine ray" in refused(*words, "--encoders", "2")
     assert "at least 1" in refused(*words, "--engine", "ray", "--encoders", "0")
-    assert "this Ray has 3" in refused(*words, "--engine", "ray", "--encoders", "4")
+    assert "this Ray has 4" in refused(*words, "--engine", "ray", "--encoders", "5")
+    assert "this Ray has 4" in refused(*words, "--engine", "ray", "--encoders", "5-6")
+    assert "the fewest, at least 1" in refused(*words, "--engine", "ray", "--encoders", "4-1")
+    assert "as in 1-4" in refused(*words, "--engine", "ray", "--encoders", "few")
 
 
 def test_equal_paths_of_two_machines_are_two_streams(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,12 @@ AddressOption = Annotated[
 EncodersOption = Annotated[
     int | None, typer.Option("--encoders", help="Processes of Ray that encode; by default one a CPU.")
 ]
+ReplicasOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoders", help="Processes of Ray that encode, e.g. 4, or 1-4: more under load; by default one a CPU."
+    ),
+]
 GpusOption = Annotated[float, typer.Option("--gpus-per-encoder", help="GPUs of an encoder, e.g. 0.5; 0: none.")]
 ModeOption = Annotated[
     str, typer.Option("--mode", help="exact: the ids of one process; async: features may be --staleness steps old.")
@@ -76,6 +82,21 @@ def ray_settings(
     if settings != RaySettings():
         raise ConfigError("--address, --encoders, --gpus-per-encoder, --mode and --staleness are for --engine ray.")
     return None
+
+
+def encoder_range(given: str | None) -> tuple[int | None, int | None]:
+    """Return the fewest (``None``: it is always the same number) and the most encoders that ``--encoders`` asks for.
+
+    >>> encoder_range("1-4"), encoder_range("4"), encoder_range(None)
+    ((1, 4), (None, 4), (None, None))
+    """
+    if given is None:
+        return None, None
+    try:
+        least, most = given.rsplit("-", 1) if "-" in given[1:] else ("", given)
+        return int(least) if least else None, int(most)
+    except ValueError:
+        raise ConfigError(f"--encoders {given}: give a number, or the fewest and the most, as in 1-4.") from None
 
 
 def listed(data: str, column: str | None) -> ImageSource:

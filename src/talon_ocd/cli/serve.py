@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from talon_ocd.cli import bounds, choices
-from talon_ocd.cli.engines import AddressOption, EncodersOption, Engine, EngineOption, GpusOption, ray_settings
+from talon_ocd.cli import bounds, choices, engines
+from talon_ocd.cli.engines import Engine
 from talon_ocd.errors import ConfigError
 from talon_ocd.scale.extra import SERVE_NEEDS
 from talon_ocd.scale.settings import RaySettings
@@ -59,10 +60,10 @@ def serve(
     rate: Annotated[float, typer.Option("--rate", help="Requests a second of one client; 0: no limit.")] = 200.0,
     queue: Annotated[int, typer.Option("--queue", help="Images that may wait for their answer.")] = 256,
     log: Annotated[bool, typer.Option("--log", help="Write a line for every request.")] = False,
-    engine: EngineOption = Engine.LOCAL,
-    address: AddressOption = None,
-    encoders: EncodersOption = None,
-    gpus_per_encoder: GpusOption = 0.0,
+    engine: engines.EngineOption = Engine.LOCAL,
+    address: engines.AddressOption = None,
+    encoders: engines.ReplicasOption = None,
+    gpus_per_encoder: engines.GpusOption = 0.0,
 ) -> None:
     """Answer images over HTTP, and serve the page to look at categories, name and correct them."""
     check_extra()
@@ -83,7 +84,9 @@ def serve(
         queue=queue,
     )
     ours = (RaySettings.mode, RaySettings.staleness)  # these two are for streams
-    ray = ray_settings(engine, address, encoders, gpus_per_encoder, *ours, SERVE_NEEDS)
+    least, most = engines.encoder_range(encoders)
+    ray = engines.ray_settings(engine, address, most, gpus_per_encoder, *ours, SERVE_NEEDS)
+    ray = ray and replace(ray, least_encoders=least)
     listener = listen(settings)
     with listener:
         talon = Talon.from_pretrained(model)

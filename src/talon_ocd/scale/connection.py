@@ -49,14 +49,18 @@ def _join(settings: RaySettings) -> None:
 
 
 def _encoders(settings: RaySettings) -> int:
-    """Return the number of encoders: what was asked for, or as many as there is room for."""
+    """Return the number of encoders: what was asked for, or as many as there is room for.
+
+    Of a service that may have more or fewer only the fewest must find room: machines may come.
+    """
     kind, share = ("GPU", settings.gpus_per_encoder) if settings.gpus_per_encoder else ("CPU", 1.0)
     there = ray.cluster_resources().get(kind, 0.0)
     room = int(there / share)
     wanted = settings.encoders or max(room, 1)
-    if wanted > room:
+    needed = settings.least_encoders or wanted
+    if needed > room:
         raise ConfigError(
-            f"{wanted} encoders need {wanted * share:g} {kind}s and this Ray has {there:g}; give fewer --encoders, or "
+            f"{needed} encoders need {needed * share:g} {kind}s and this Ray has {there:g}; give fewer --encoders, or "
             "add machines."
         )
     return wanted

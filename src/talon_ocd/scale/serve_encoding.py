@@ -22,6 +22,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ApplicationStatus
 
 from talon_ocd.durable import DurableStream
 from talon_ocd.errors import ConfigError
@@ -37,8 +38,21 @@ PER_REPLICA = 2
 """Micro-batches of a replica at once: one is decoded while the other goes through the trunk."""
 TRIES = 3
 """Replicas that may die of a micro-batch before it is refused."""
+LONGEST_START = 300.0
+"""Seconds that replicas may take to start and load the model."""
+LOAD: dict[str, Any] = {
+    "target_ongoing_requests": 1.0,
+    "metrics_interval_s": 1.0,
+    "look_back_period_s": 4.0,
+    "upscale_delay_s": 2.0,
+    "downscale_delay_s": 60.0,
+}
+"""When Ray Serve starts another replica: if each had more than one micro-batch for some seconds; a minute with less
+ends one. By default it would hear of the load every ten seconds only, and then wait for half a minute."""
 LOOK_SECONDS = 2.0
 """How often Ray Serve looks whether a replica lives; a dead one is replaced."""
+FINISH_SECONDS = 5.0
+"""How long a replica that shall end may take to finish, and one that never began is waited for."""
 REST_SECONDS = 0.1
 """How often a replica that shall end looks whether it has finished; Ray Serve would wait for two seconds."""
 _QUIET = {"log_level": "ERROR", "enable_access_log": False}
@@ -51,7 +65,7 @@ class Replicas:
 
     Attributes:
         handle: how they are reached.
-        number: how many there are.
+        number: how many there are at most.
     """
 
     handle: DeploymentHandle[Any]
@@ -146,19 +160,32 @@ def app_name(stream: Path) -> str:
 
 
 def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
-    try:
-        return serve.run(app, name=name, route_prefix=None, logging_config=_QUIET)
-    except RuntimeError as error:
-        raise ConfigError(f"the encoders could not be started; can all machines read the model? ({error})") from error
+    """Start replicas and wait until they run; ``serve.run`` would wait for ever where there is no room for them."""
+    target = serve.RunTarget(app, name=name, route_prefix=None, logging_config=_QUIET)
+    handle: DeploymentHandle[Any] = serve.run_many([target], wait_for_applications_running=False)[0]
+    ends = time.monotonic() + LONGEST_START
+    while (status := serve.status().applications[name]).status != ApplicationStatus.RUNNING:
+        if status.status == ApplicationStatus.DEPLOY_FAILED:
+            raise ConfigError(f"the encoders could not be started; can all machines read the model? ({status.message})")
+        if time.monotonic() > ends:
+            raise ConfigError(
+                f"the encoders did not start within {LONGEST_START:g} s; do others hold the CPUs or GPUs of this Ray? "
+                "Give fewer --encoders, or wait for them."
+            )
+        time.sleep(REST_SECONDS)
+    return handle
 
 
 def _deployment(number: int, settings: RaySettings) -> Any:
+    least = settings.least_encoders
+    scaling = {"min_replicas": least, "max_replicas": number, **LOAD}
     return serve.deployment(
-        num_replicas=number,
+        **({"autoscaling_config": scaling} if least else {"num_replicas": number}),
         max_ongoing_requests=PER_REPLICA,
         ray_actor_options={"num_cpus": settings.cpus_per_encoder, "num_gpus": settings.gpus_per_encoder},
         health_check_period_s=LOOK_SECONDS,
         graceful_shutdown_wait_loop_s=REST_SECONDS,
+        graceful_shutdown_timeout_s=FINISH_SECONDS,
     )(Replica)
 
 

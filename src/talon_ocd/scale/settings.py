@@ -43,12 +43,18 @@ class RaySettings:
     """Head versions by which a feature may be behind in mode ``async``; older ones are computed anew."""
     threads: int = 1
     """Threads that torch uses in an encoder, and in the owner."""
+    least_encoders: int | None = None
+    """A service runs so many while little comes, and up to ``encoders`` under load; ``None``: always ``encoders``."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"--mode {self.mode!r} is not known; use exact or async.{nearest(self.mode, MODES)}")
         if self.encoders is not None and self.encoders < 1:
             raise ConfigError(f"--encoders {self.encoders}: at least 1 is needed.")
+        if self.least_encoders is not None and not 1 <= self.least_encoders <= (self.encoders or 0):
+            raise ConfigError(
+                f"--encoders {self.least_encoders}-{self.encoders}: give the fewest, at least 1, and then the most."
+            )
         if self.gpus_per_encoder < 0:
             raise ConfigError(f"--gpus-per-encoder {self.gpus_per_encoder:g}: give 0 (none) or more.")
         if self.staleness < 0:
