@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tarfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,7 +22,7 @@ from talon_ocd.embeddings import archive, write_archive
 from talon_ocd.errors import ConfigError, StreamError
 from talon_ocd.images import ImageItem, Skipped, stream
 from talon_ocd.online import Decision
-from talon_ocd.scale.portable import BYTES
+from talon_ocd.scale.portable import BYTES, bytes_to_send
 from talon_ocd.scale.settings import RaySettings
 from tests import tiny
 from tests.cli.running import refused, talon
@@ -30,6 +31,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
     ray = pytest.importorskip("ray", reason="streams on Ray need the extra ray")
     pytest.importorskip("ray.data", reason="archives on Ray need the extra ray")
+    from talon_ocd.scale import embed
     from talon_ocd.scale import stream as stream_module
     from talon_ocd.scale.connection import connected
     from talon_ocd.scale.embed import RayEmbedder
@@ -203,10 +205,14 @@ def test_an_archive_is_the_file_of_one_process(
     known_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq = pytest.importorskip("pyarrow.parquet", reason="embeddings need the extra parquet")
+    """Also if the images must be sent, and go in two turns."""
     monkeypatch.setattr(archive, "CHUNK", 15)
     data = Path(shutil.copytree(known_folder, tmp_path / "data"))
     (data / "2" / "broken.png").write_bytes(b"no picture")
-    source, backbone = stream(data), get_backbone("tiny-vit", image_size=16)
+    with tarfile.open(tmp_path / "data.tar.gz", "w:gz") as packed:
+        packed.add(data, "data")
+    source, backbone = stream(tmp_path / "data.tar.gz"), get_backbone("tiny-vit", image_size=16)
+    monkeypatch.setattr(embed, "MOST_SENT", sum(map(bytes_to_send, source.items)) // 2)
     alone = write_archive(tmp_path / "alone.parquet", source, backbone)
     spread = RayEmbedder(backbone, TWO)
     done = write_archive(tmp_path / "ray.parquet", source, backbone, engine=spread.all)

@@ -3,8 +3,8 @@
 Actors of ``map_batches`` decode and encode chunks of images; this process takes what they give in the order of the
 images and writes it (``talon_ocd.embeddings.archive``). A chunk of an actor that dies is done by another one.
 
-All chunks are in Ray's object store before the first is encoded. They are places to read from, but for compressed
-archives: their images are there with their bytes.
+Chunks are in Ray's object store before the first is encoded. They are places to read from, but for compressed archives:
+their images are sent with their bytes, and so that no more of them are there than fit, they go in turns.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import torch
 from talon_ocd.backbones import Backbone
 from talon_ocd.embeddings import Embedder, Embedding
 from talon_ocd.embeddings.archive import Chunks
-from talon_ocd.images import Skipped
+from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.scale.connection import connected
-from talon_ocd.scale.portable import portable
+from talon_ocd.scale.portable import bytes_to_send, portable
 from talon_ocd.scale.settings import RaySettings
 
+MOST_SENT = 1_000_000_000
+"""Bytes of images that lie in Ray's object store for one turn; the next one starts its actors anew."""
 CHUNK, FEATURES, ABOUT = "chunk", "features", "about"
 """Columns that go to the actors and come from them."""
 
@@ -48,8 +50,9 @@ class RayEmbedder:
             before = context.execution_options.preserve_order, context.enable_progress_bars
             context.execution_options.preserve_order, context.enable_progress_bars = True, False
             try:
-                for row in self._rows(chunks, encoders).iter_rows():
-                    yield self._embedding(row)
+                for turn in turns(chunks, MOST_SENT):
+                    for row in self._rows(turn, encoders).iter_rows():
+                        yield self._embedding(row)
             finally:
                 context.execution_options.preserve_order, context.enable_progress_bars = before
 
@@ -76,6 +79,20 @@ class RayEmbedder:
         about = json.loads(row[ABOUT])
         features = np.frombuffer(row[FEATURES], np.float32).reshape(-1, self._backbone.feature_size)
         return Embedding(about["kept"], features, [Skipped(**skip) for skip in about["skipped"]])
+
+
+def turns(chunks: Chunks, most: int) -> Iterator[Chunks]:
+    """Cut chunks into turns that send ``most`` bytes each, or a little more: one chunk is never cut."""
+    turn: list[Sequence[ImageItem]] = []
+    sent = 0
+    for chunk in chunks:
+        turn.append(chunk)
+        sent += sum(map(bytes_to_send, chunk))
+        if sent >= most:
+            yield turn
+            turn, sent = [], 0
+    if turn:
+        yield turn
 
 
 class _Worker:

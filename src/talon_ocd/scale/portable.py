@@ -35,12 +35,18 @@ ELSEWHERE = Unreadable("was read by another process.")
 def portable(item: ImageItem) -> ImageItem:
     """Return an image that can go to another process: those of compressed archives lie in a file that only we have."""
     payload = item.payload
-    if not isinstance(payload, Member) or not isinstance(payload.archive, Spool):
+    if not (isinstance(payload, Member) and isinstance(payload.archive, Spool)):
         return item
     try:
         return replace(item, payload=payload.read(item.source, LIMITS))
     except ImageError as error:
         return replace(item, payload=Unreadable(error.reason))
+
+
+def bytes_to_send(item: ImageItem) -> int:
+    """Return the bytes that ``portable`` adds to an image; 0 if others can read it where it is."""
+    payload = item.payload
+    return payload.size if isinstance(payload, Member) and isinstance(payload.archive, Spool) else 0
 
 
 def without_pixels(item: ImageItem) -> ImageItem:
