@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from talon_ocd.catalog import Catalog
-from talon_ocd.cli import discover
+from talon_ocd.cli import untold
 from talon_ocd.cli.engines import Lasting
 from talon_ocd.durable import Journal, Pictures, settings_at
 from talon_ocd.evaluation.record import Record
@@ -49,12 +49,42 @@ def test_answers_that_nobody_was_told_are_reported_without_their_files(
         pictures.drop_thumbnails(0, 3, [])
         truth: list[str | None] = []
         with Record(tmp_path / "out", known=5) as record:
-            discover._add_untold(Lasting(stream, journal, pictures), 2, record, lambda decision: "a name", truth)
+            untold.add_untold(Lasting(stream, journal, pictures), 2, record, lambda decision: "a name", truth)
             assert record.finish("", {}, {})["images"] == len(truth) == 4
         assert [one.index for one in record.decisions] == [2, 3, 4, 5]
-        assert (discover._picture(pictures, 2, "x"), record.decisions[0].name) == (None, "a name")
-        thumbnail = discover._picture(pictures, 3, "x")
+        assert (untold.picture(pictures, 2, "x"), record.decisions[0].name) == (None, "a name")
+        thumbnail = untold.picture(pictures, 3, "x")
         assert thumbnail is not None and thumbnail.load().mode == "RGB"
+
+
+@pytest.mark.parametrize("ending", ["killed", "killed, and others answered since", "in peace", "of another stream"])
+def test_answers_of_a_run_that_was_killed_are_told_by_the_next_one(
+    model: Path, incoming_folder: Path, tmp_path: Path, ending: str
+) -> None:
+    part, stream, out = tmp_path / "part", tmp_path / "stream", tmp_path / "out"
+    part.mkdir()
+    files = sorted(incoming_folder.rglob("*.png"))[:12]
+
+    def discover_first(number: int, into: Path) -> list[int]:
+        for at in range(len(list(part.iterdir())), number):
+            shutil.copyfile(files[at], part / f"{at:02d}.png")
+        assert talon("discover", part, "-m", model, "-s", stream, "-o", into).code == 0
+        return [json.loads(line)["index"] for line in (into / "decisions.jsonl").read_text().splitlines()]
+
+    assert discover_first(6, out) == [0, 1, 2, 3, 4, 5]
+    if ending != "in peace":  # what a killed run leaves: no summary, and the line that it was about to write
+        (out / "summary.json").unlink()
+        lines = (out / "decisions.jsonl").read_text().splitlines(keepends=True)
+        if ending == "of another stream":
+            lines[3] = lines[3].replace(f'"{part}/', '"elsewhere/')
+        (out / "decisions.jsonl").write_text("".join(lines[:4]) + lines[4][:20])
+    if "others" in ending:
+        assert discover_first(9, tmp_path / "other") == [6, 7, 8]
+    told = discover_first(12, out)
+    assert told == list(range(4 if "killed" in ending else 6, 12))
+    facts = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert (facts["answered_before"], facts["images"]) == (told[0], len(told))
+    assert discover_first(12, out) == []
 
 
 def test_a_stream_goes_on_where_it_stopped(model: Path, incoming_folder: Path, tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from rich.console import Console
 
 from talon_ocd.backbones import takes_vectors
 from talon_ocd.catalog import Catalog
-from talon_ocd.cli import bounds, choices, engines
+from talon_ocd.cli import bounds, choices, engines, untold
 from talon_ocd.cli.display import progress_for
 from talon_ocd.cli.engines import Online
-from talon_ocd.durable import Pictures
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.evaluation.protocol import score
 from talon_ocd.evaluation.record import REPORT, SUMMARY, THOUGHTS, Record
@@ -136,10 +135,14 @@ def run_once(
     progress = progress_for(choices.err, quiet or lazy)
     name = namer(online)
     before, started = online.answered, time.perf_counter()
+    kept = engines.lasting(online)
+    first = before if kept is None else untold.first_untold(kept, output)
     with Record(output, len(talon.names)) as record:
         for left_out in source.skipped if source else []:
             record.skip(left_out)
         truth: list[str | None] = []
+        if kept is not None:
+            untold.add_untold(kept, first, record, name, truth)
         try:
             for answer, item in _answers(online, items, record, lazy, progress):
                 decision = replace(answer, name=name(answer))
@@ -150,12 +153,13 @@ def run_once(
             stopped = False
         except KeyboardInterrupt:  # the way to end a live stream: what was answered still gets its report
             stopped = True
-            if kept := engines.lasting(online):
-                _add_untold(kept, before + len(record.decisions), record, name, truth)
-        facts = {**facts, **_facts(online, data, before, time.perf_counter() - started, len(record.decisions))}
+            if kept is not None:
+                untold.add_untold(kept, first + len(record.decisions), record, name, truth)
+        answered = first + len(record.decisions) - before
+        facts = {**facts, **_facts(online, data, first, time.perf_counter() - started, answered)}
         metrics = _metrics(truth, record, talon)
         title = "standard input" if lazy else display(Path(data).name or data)
-        thoughts = {} if engines.lasting(online) else _second_thoughts(online, record, output)
+        thoughts = {} if kept is not None else _second_thoughts(online, record, output)
         summary = record.finish(title, {**facts, "stopped_early": stopped, **thoughts}, talon.config.to_dict(), metrics)
     _tell(summary, output, choices.err if lazy else choices.out, [] if lazy else record.skipped)
     if stopped:
@@ -170,23 +174,6 @@ def follow(online: Online, folder: Path) -> None:
     for arrived in watch_folder(folder):
         for answer, _ in engines.answers(online, arrived, _tell_skip):
             typer.echo(line_of(replace(answer, name=name(answer))))
-
-
-def _add_untold(
-    kept: engines.Lasting, first: int, record: Record, name: Callable[[Decision], str], truth: list[str | None]
-) -> None:
-    """Report what is in the journal although nobody was told: Ctrl-C came between the two."""
-    for index in range(first, kept.journal.answered):
-        decision = kept.journal.decision(index)
-        if decision is not None:
-            record.add(replace(decision, name=name(decision)), _picture(kept.pictures, index, decision.source))
-            truth.append(None)
-
-
-def _picture(pictures: Pictures, index: int, source: str) -> ImageItem | None:
-    """Return the image of an answer; its thumbnail if it is gone, or lies where nobody finds it again."""
-    thumbnail = pictures.thumbnail(index)
-    return pictures.item(index) or (None if thumbnail is None else ImageItem(source, None, "", thumbnail))
 
 
 def namer(online: Online) -> Callable[[Decision], str]:

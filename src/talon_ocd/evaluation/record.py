@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,8 @@ THOUGHTS = "second_thoughts.json"
 PREVIOUS = "decisions.previous.jsonl"
 """Where the decisions of an earlier run into the same folder go."""
 SCORES = ("strict", "greedy", "categories", "fragmentation")
+TAIL = 2**16
+"""Bytes in which the last decision of a file is for sure."""
 MOST_LISTED = 1000
 """Skipped images that the summary lists by name; all are counted."""
 
@@ -133,6 +136,28 @@ class Record:
             f"{self.folder / DECISIONS}: can't be written ({reason(error)}); "
             f"the first {len(self.decisions)} decisions are safe in it."
         )
+
+
+def last_before_cut_off(folder: Path) -> dict[str, Any] | None:
+    """Return the last decision that a run into this folder wrote before it was cut off.
+
+    ``None`` if there was no such run: one that came to its end has written its summary.
+    """
+    file = folder / DECISIONS
+    if (folder / SUMMARY).exists() or not file.is_file():
+        return None
+    try:
+        with file.open("rb") as decisions:
+            decisions.seek(max(file.stat().st_size - TAIL, 0))
+            lines = decisions.read().splitlines()
+    except OSError as error:
+        raise StorageError(f"{file}: can't be read ({reason(error)}).") from error
+    for line in reversed(lines):
+        with suppress(ValueError):  # half a line
+            decision = json.loads(line)
+            if isinstance(decision, dict):
+                return decision
+    return None
 
 
 def _shown(scores: Mapping[str, Any]) -> dict[str, Any]:
