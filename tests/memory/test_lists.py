@@ -120,6 +120,23 @@ def test_equal_prototypes_are_no_trouble() -> None:
     assert found.nearest(rows[-1:], 1, 1)[0, 0] >= 60
 
 
+def test_a_list_that_can_not_be_parted_is_not_tried_at_every_insert(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def noted(codes: Codes) -> Ints | None:
+        tried.append(len(codes))
+        return two_centres(codes)
+
+    monkeypatch.setattr(lists, "two_centres", noted)
+    equal, others = np.repeat(unit_rows(1, 0), 1000, axis=0), unit_rows(1000, 1)
+    found = filled(equal, step=5)
+    assert tried == [25, 45, 85, 165, 325, 645], "beyond 20 of them, and whenever that has doubled"
+    found.add(others)
+    found.add(others)
+    whole(found, np.concatenate([equal, others, others]))
+    assert len(found._lists) > 2
+
+
 def test_the_same_calls_give_the_same_lists_and_so_does_a_saved_one() -> None:
     rows = unit_rows(900, 0)
     one, other = filled(rows[:600]), filled(rows[:600])

@@ -25,6 +25,8 @@ from talon_ocd.memory.search import Floats, Ints
 
 LONG = 512
 """Members from which on a list is split."""
+LOOKED_AT = 64
+"""Members of a long list that tell whether all are alike, so that it can't be parted."""
 NEARBY = 24
 """Lists around a split whose members may go over."""
 AT_A_TIME = 2**22
@@ -157,16 +159,30 @@ class Lists:
     def _insert(self, members: Members, homes: Ints) -> None:
         """Put members ``(N,)`` into their lists ``(N,)``, and split those that are too long by now."""
         self._homes[members.slots] = homes
-        touched = []
+        lengths: dict[int, int] = {}
         for number, places in _groups(homes, len(self._lists)):
+            lengths[number] = len(self._lists[number].slots)
             self._lists[number] = Members.joined([self._lists[number], members.take(places)])
-            touched.append(number)
         before = len(self._lists)
-        for number in touched:
-            if len(self._lists[number].slots) > LONG:
+        for number, length in lengths.items():
+            if self._may_be_parted(number, length):
                 self._split(number)
         if len(self._lists) > before:
             self._drop_empty()
+
+    def _may_be_parted(self, number: int, before: int) -> bool:
+        """Is a list, which had so many members before, too long, and worth a try?
+
+        One whose members look alike is tried only as often as its length doubles. Nothing is remembered for that: a
+        saved index would not know it.
+        """
+        members = self._lists[number]
+        length = len(members.slots)
+        if length <= LONG:
+            return False
+        some = members.codes[:: max(length // LOOKED_AT, 1)]
+        alike = bool((some == some[0]).all())
+        return not alike or _doublings(length) > _doublings(before)
 
     def _reserve(self, capacity: int) -> None:
         """Make room for the lists of so many slots; half as many more at a time."""
@@ -230,6 +246,11 @@ class Lists:
         starts, slots = np.cumsum(lengths) - lengths, np.concatenate([members.slots for members in read])
         found: Ints = slots[starts[chosen] + best % longest]
         return found
+
+
+def _doublings(length: int) -> int:
+    """Return how often ``LONG`` must be doubled, counted from 1, to reach a length beyond it; 0 if it is not."""
+    return (max(length - 1, 0) // LONG).bit_length()
 
 
 def _largest(values: npt.NDArray[np.float32], count: int) -> Ints:
