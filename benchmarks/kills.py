@@ -38,6 +38,7 @@ from talon_ocd.images.digits import digits
 KNOWN = ("0", "1", "2", "3", "4")
 WAYS: dict[str, dict[str, Any]] = {
     "evidence": {},
+    "evidence, prototypes and encoder": {"adapt": "prototypes,encoder"},
     "cosine, prototypes and encoder": {"threshold": 0.7, "adapt": "prototypes,encoder"},
 }
 
