@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from talon_ocd.backbones import EfficientNetLite0, Paired, TinyViT, backbone_fro
 from talon_ocd.backbones.texture import Texture
 from tests import tiny
 from tests.backbones import contract
+from tests.cli.running import talon as run
 
 CHANNELS, RANK = 6, 4
 
@@ -109,10 +112,16 @@ def test_parts_are_those_that_are_wanted_and_there() -> None:
     assert isinstance(old, Paired) and old.head.texture is None and old.head.second is not None
 
 
-def test_a_model_with_texture_is_saved_and_loaded(tmp_path: Path) -> None:
-    config = tiny.tiny_talon(epochs=0, keep_pretrained=True, texture=RANK).config
+def fitted_with_texture(**settings: Any) -> Talon:
+    torch.manual_seed(0)  # the weights of the encoder
+    config = tiny.tiny_talon(keep_pretrained=True, texture=RANK, **settings).config
     talon = Talon(EfficientNetLite0(image_size=64), config)
     talon.fit(tiny.labelled())
+    return talon
+
+
+def test_a_model_with_texture_is_saved_and_loaded(tmp_path: Path) -> None:
+    talon = fitted_with_texture(epochs=0)
     assert isinstance(talon.backbone, Paired) and talon.backbone.head.texture is not None
     assert talon.backbone.head.texture.mean.abs().sum() > 0
     talon.save_pretrained(tmp_path / "model")
@@ -121,3 +130,34 @@ def test_a_model_with_texture_is_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(loaded.backbone(pixels), talon.backbone(pixels))
     incoming = tiny.incoming(20)
     assert loaded.stream().observe_many(incoming) == talon.stream().observe_many(incoming)
+
+
+def test_a_guard_judges_an_encoder_with_texture_which_stays_as_it_is() -> None:
+    talon = fitted_with_texture(epochs=1, adapt_every=16, **{"guard.images": 32})
+    stream = talon.stream(adapt="prototypes,encoder")
+    assert stream.guard is not None
+    hidden = talon.backbone.trunk(contract.pixels_for(talon.backbone, 4))
+    before = stream.adapter.encode(hidden)
+    stream.observe_many(tiny.incoming(96))
+    assert stream.guard.taken + stream.guard.refused > 0
+    after, size = stream.adapter.encode(hidden), RANK * (RANK + 1) // 2
+    torch.testing.assert_close(F.normalize(after[:, -size:], dim=1), F.normalize(before[:, -size:], dim=1))
+
+
+def test_embeddings_of_a_model_with_texture_are_answered_like_its_images(incoming_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="embeddings need the extra parquet")
+    model, features = tmp_path / "model", tmp_path / "features.parquet"
+    fitted_with_texture(epochs=0).save_pretrained(model)
+    done = run("embed", incoming_folder, "-m", model, "-o", features)
+    assert done.code == 0 and f"embeddings of {1280 + RANK * (RANK + 1) // 2} numbers" in done.out
+    for data, out in ((incoming_folder, "images"), (features, "features")):
+        assert run("discover", data, "-m", model, "-o", tmp_path / out, "-q").code == 0
+    images, vectors = ((tmp_path / out / "decisions.jsonl").read_text().splitlines() for out in ("images", "features"))
+    assert [json.loads(line)["category"] for line in images] == [json.loads(line)["category"] for line in vectors]
+
+
+@pytest.mark.skipif(not torch.backends.mps.is_available(), reason="needs a device that knows no float64")
+def test_a_device_without_float64_gives_the_same(texture: Texture) -> None:
+    local = some_local()
+    rows = texture(local)
+    torch.testing.assert_close(texture.to("mps")(local.to("mps")).cpu(), rows, rtol=1e-4, atol=1e-5)

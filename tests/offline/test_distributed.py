@@ -19,6 +19,8 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from talon_ocd import Talon
+from talon_ocd.backbones import EfficientNetLite0, Paired
+from talon_ocd.backbones.texture import Texture
 from talon_ocd.config import OfflineConfig, TalonConfig
 from talon_ocd.errors import DataError, TalonError
 from talon_ocd.images import ImageItem
@@ -60,10 +62,24 @@ def trained(config: OfflineConfig, processes: Processes, checkpoint: Path | None
     return {**backbone.head.state_dict(), "classifier": report.classifier_weights, **facts}
 
 
+def learned_texture(processes: Processes) -> dict[str, Tensor]:
+    """Fit a model with texture; returns what its texture learned."""
+    torch.manual_seed(0)  # the weights of the encoder
+    config = TalonConfig().override(epochs=0, texture=4, rounds=1, orders=1, grid=4)
+    talon = Talon(EfficientNetLite0(image_size=64), config)
+    talon.fit(items(), processes=processes)
+    assert isinstance(talon.backbone, Paired) and talon.backbone.head.texture is not None
+    return talon.backbone.head.texture.state_dict()
+
+
 def refusal(work: Callable[[], object]) -> list[str]:
     with pytest.raises(TalonError) as caught:
         work()
     return [type(caught.value).__name__, str(caught.value)]
+
+
+def not_here(texture: Texture, local: Tensor) -> None:
+    raise AssertionError(f"{len(local)} images came to a process that shall not learn from them")
 
 
 def uneven(processes: Processes) -> None:
@@ -84,6 +100,9 @@ def member(rank: int, folder: Path) -> None:
         trained(RUNS["margin"], processes, checkpoint)
         again = trained(RUNS["margin"], processes, checkpoint)
         save_file(again, folder / f"again-{rank}.safetensors")
+        if rank == 1:
+            pytest.MonkeyPatch().setattr(Texture, "learn", not_here)  # the first process does, for all
+        save_file(learned_texture(processes), folder / f"texture-{rank}.safetensors")
         facts = {
             "checkpoint": checkpoint.exists(),
             "map": processes.map(lambda value: value**2, [1, 2, 3]),
@@ -128,6 +147,14 @@ def test_the_first_process_writes_and_all_resume_from_it(two: Path) -> None:
         assert int(again.pop("resumed")) == RUNS["margin"].epochs
         for key in set(again) - {"seen"}:
             assert torch.equal(again[key], whole[key])
+
+
+def test_texture_is_learned_once_and_is_that_of_one_process(two: Path) -> None:
+    alone = learned_texture(ALONE)
+    first, second = (load_file(two / f"texture-{rank}.safetensors") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    same = (first["directions"].T @ alone["directions"]).abs()  # a direction may be turned round
+    torch.testing.assert_close(same, torch.eye(4), rtol=0, atol=1e-3)
 
 
 def test_a_failure_of_one_is_told_by_it_and_ends_all(two: Path) -> None:

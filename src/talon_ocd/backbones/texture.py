@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+WITHOUT_DOUBLE = frozenset({"mps"})
+"""Kinds of devices that know no float64."""
+
 
 class Texture(nn.Module):
     """Square root of the covariance of local features: ``(B, P, C)`` -> ``(B, R(R+1)/2)``, centred, of unit length.
@@ -38,7 +41,7 @@ class Texture(nn.Module):
 
     def learn(self, local: Tensor) -> None:
         """Look at the directions in which the local features ``(N, P, C)`` of some images vary most."""
-        rows = local.flatten(0, 1).double()
+        rows = _double(local.flatten(0, 1))
         rows = rows - rows.mean(dim=0)
         _, vectors = torch.linalg.eigh(rows.T @ rows)  # ascending
         self.directions.copy_(vectors[:, -self.directions.shape[1] :])
@@ -49,10 +52,15 @@ class Texture(nn.Module):
 
         In float64, because roots of eigenvalues that should be 0 show the square root of the rounding.
         """
-        places = (local.float() @ self.directions).double()
+        places = _double(local.float() @ self.directions)
         places = places - places.mean(dim=1, keepdim=True)
         values, vectors = torch.linalg.eigh(places.transpose(1, 2) @ places)
         roots = (vectors * values.clamp(min=0.0).sqrt().unsqueeze(1)) @ vectors.transpose(1, 2)
         row, column = torch.triu_indices(*roots.shape[1:], device=roots.device)
         twice = torch.where(row == column, 1.0, sqrt(2.0))
-        return F.normalize(roots[:, row, column] * twice, dim=1).float()
+        return F.normalize(roots[:, row, column] * twice, dim=1).float().to(local.device)
+
+
+def _double(values: Tensor) -> Tensor:
+    """Return values in float64; on the CPU if their device has no such numbers."""
+    return (values.cpu() if values.device.type in WITHOUT_DOUBLE else values).double()

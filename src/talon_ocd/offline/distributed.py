@@ -70,6 +70,16 @@ class Processes:
             dist.broadcast_object_list(found, src=0)
         return found[0]
 
+    def learn_once(self, module: nn.Module, learn: Callable[[], None]) -> None:
+        """Let the first process's ``learn`` change the state of a module, which all others take over.
+
+        Eigenvectors, for one, may turn round from one machine to another.
+        """
+        if self.first:
+            learn()
+        state = self.from_first({name: value.cpu() for name, value in module.state_dict().items()})
+        module.load_state_dict(state)
+
     def map(self, work: Callable[[A], B], values: Sequence[A]) -> list[B]:
         """Return ``work`` of every value, in order; the work is shared out."""
         parts = self.all([work(value) for value in values[self.rank :: self.size]])

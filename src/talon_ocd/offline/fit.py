@@ -164,7 +164,8 @@ class Fitting:
             if head.texture is not None:
                 some = index[torch.arange(0, len(index), -(-len(index) // TEXTURE_IMAGES))]
                 outputs = self.outputs
-                head.learn_texture(outputs.take(some) if self.share is None else self.share.take(outputs, some))
+                hidden = outputs.take(some) if self.share is None else self.share.take(outputs, some)
+                self.processes.learn_once(head.texture, partial(head.learn_texture, hidden))
             head.centre(*(self._encode(part, index) for part in head.heads))
 
     def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:
