@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from talon_ocd.scale.costs import Costs, plan
+from talon_ocd.scale.costs import MANY_LISTED, Costs, plan
 from talon_ocd.scale.pool import Pool
 from talon_ocd.scale.simulation import simulate
 
@@ -54,7 +54,7 @@ def full() -> str:
     costs = Costs()
     numbers = (1_000, 10_000, 100_000, 1_000_000)
     lines = [[f"{number:,}", *(f"{costs.owner_rate(number, size):,.0f}" for size in (256, 768))] for number in numbers]
-    rates = [f"{rate:,}/s: {_rounded(costs.full_at(rate, 768))} prototypes" for rate in (100, 1_000, 5_000)]
+    rates = [f"{rate:,}/s: {_up_to_a_million(costs.full_at(rate, 768))} prototypes" for rate in (500, 1_000, 5_000)]
     table = _markdown(["prototypes", "features/s, D = 256", "features/s, D = 768"], lines)
     return f"{table}\n\nFull (busy 80 % of the time, D = 768, with a journal) at {'; '.join(rates)}."
 
@@ -152,8 +152,8 @@ def _with_share(row: dict[str, float], part: str) -> str:
     return f"{row[part]:.1f} ({row[part] / sum(row.values()):.0%})" if part in row else "–"
 
 
-def _rounded(value: float) -> str:
-    return f"{float(f'{value:.2g}'):,.0f}"
+def _up_to_a_million(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,.0f}" if value <= MANY_LISTED else f"more than {MANY_LISTED:,}"
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -6,11 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from talon_ocd.scale.costs import BOUNDARY, BUSY, REGIONS_UNEVEN, REPLICATED, Costs, owner_load, plan
+from talon_ocd.scale.costs import (
+    BOUNDARY,
+    BUSY,
+    FEW_LISTED,
+    LISTED_SIZE,
+    MANY_LISTED,
+    REGIONS_UNEVEN,
+    REPLICATED,
+    Costs,
+    owner_load,
+    plan,
+)
 from talon_ocd.scale.pool import Pool
 from talon_ocd.scale.simulation import simulate
 
-MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "owner.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+MEASURED, LISTED = RESULTS / "owner.json", RESULTS / "large-memory.json"
 
 
 @pytest.mark.skipif(not MEASURED.is_file(), reason="installed without the benchmarks")
@@ -21,10 +33,14 @@ def test_the_constants_are_those_that_were_measured() -> None:
     second = {
         name: 1.0 / rows["encoder"][name]["a_processor_second"] for name in ("decode", "trunk", "head", "learning")
     }
+    batches = json.loads(LISTED.read_text(encoding="utf-8"))["rows"]
+    listed = {row["prototypes"]: 1e-3 * row["index_ms"] / 64 for row in batches}
     extra = written["journal"] + written["snapshot"] + written["bookkeeping"] - parts["bookkeeping"]
     expected = {
         "product_seconds": 1e-6 * parts["product"] / (rows["talon"]["prototypes"] * size),
         "beside_seconds": 1e-6 * sum(value for name, value in parts.items() if name != "product"),
+        "few_listed_seconds": listed[FEW_LISTED],
+        "many_listed_seconds": listed[MANY_LISTED],
         "journal_seconds": 1e-6 * extra,
         "learning_seconds": second["learning"],
         "decode_seconds": second["decode"],
@@ -39,10 +55,20 @@ def test_the_constants_are_those_that_were_measured() -> None:
 def test_one_owner_is_enough_until_it_is_full() -> None:
     costs = Costs()
     full = costs.full_at(1_000, 768)
-    assert owner_load(costs, 1_000, round(full), 768, 1) == pytest.approx(BUSY, rel=1e-3)
-    assert plan(1_000, int(full), 768).owners == 1
-    assert plan(1_000, int(full) + 1, 768).owners == 2
-    assert costs.full_at(1e6, 768) == 0.0
+    assert owner_load(costs, 1_000, full, 768, 1) == pytest.approx(BUSY, rel=1e-3)
+    assert plan(1_000, full, 768).owners == 1
+    assert plan(1_000, full + 1, 768).owners == 2
+    assert costs.full_at(1e6, 768) == 0
+
+
+def test_an_owner_searches_in_lists_where_that_is_faster() -> None:
+    costs = Costs()
+    seconds = {number: costs.owner_seconds(number, LISTED_SIZE, journal=False) for number in (FEW_LISTED, MANY_LISTED)}
+    assert seconds == {FEW_LISTED: pytest.approx(300e-6), MANY_LISTED: pytest.approx(570e-6)}
+    exact = costs.product_seconds * 10_000 * LISTED_SIZE + costs.beside_seconds
+    assert costs.owner_seconds(10_000, LISTED_SIZE, journal=False) == pytest.approx(exact)
+    wide = costs.owner_seconds(MANY_LISTED, 3 * LISTED_SIZE, journal=False) - costs.beside_seconds
+    assert wide == pytest.approx(3 * (570e-6 - costs.beside_seconds)), "an assumption: in proportion to the numbers"
 
 
 def test_owners_are_as_few_as_will_do() -> None:

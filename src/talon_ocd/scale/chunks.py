@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Protocol
 
 from talon_ocd.images import ImageItem
@@ -62,15 +61,3 @@ class Listed:
     def close(self) -> None:
         """Forget what was not taken."""
         self._chunks.clear()
-
-
-def chunks_of(items: Sequence[ImageItem], size: int, encoders: int) -> Chunks:
-    """Cut images into chunks; those of object stores are read ahead by Ray Data."""
-    if find_spec("pyarrow") is not None:  # without it no image can be of an object store
-        from talon_ocd.scale.storage import Stored
-
-        if any(isinstance(item.payload, Stored) for item in items):
-            from talon_ocd.scale.reading import ReadAhead
-
-            return ReadAhead(items, size, encoders)
-    return Listed(items, size)

@@ -1,14 +1,14 @@
 """What images, features and answers cost, and what follows for a network of many machines (layer: scale).
 
-Plain sums over constants that ``benchmarks/owner.py`` measured; ``docs/scale.md`` explains them. Nothing here was tried
-on a cluster.
+Plain sums over constants that ``benchmarks/owner.py`` and ``benchmarks/large_memory.py`` measured; ``docs/scale.md``
+explains them. Nothing here was tried on a cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log
 
 BUSY = 0.8
 """Share of the time that encoders, owners and network cards are planned to work: the rest is for stragglers."""
@@ -21,6 +21,8 @@ REPLICATED = 0.2
 CARD_GBIT = 25.0
 """A network card."""
 DAY = 86_400
+FEW_LISTED, MANY_LISTED, LISTED_SIZE = 100_000, 1_000_000, 256
+"""Prototypes, fewer and more, and numbers of a vector, with which an index of lists was measured."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Costs:
     """One multiply-add of the matrix product that compares features with prototypes."""
     beside_seconds: float = 37e-6
     """All else that deciding and remembering one feature takes."""
+    few_listed_seconds: float = 300e-6
+    """One feature of an owner with an index of lists over ``FEW_LISTED`` prototypes: deciding and remembering."""
+    many_listed_seconds: float = 570e-6
+    """The same over ``MANY_LISTED``."""
     journal_seconds: float = 52e-6
     """Writing one answer down, snapshots included."""
     learning_seconds: float = 3.1e-3
@@ -47,9 +53,20 @@ class Costs:
     """What stays of an answer in the journal, for ever."""
 
     def owner_seconds(self, prototypes: float, size: int, journal: bool = True) -> float:
-        """Return the owner's time for one feature of ``size`` numbers in front of so many prototypes."""
-        beside = self.beside_seconds + (self.journal_seconds if journal else 0.0)
-        return self.product_seconds * prototypes * size + beside
+        """Return the owner's time for one feature of ``size`` numbers in front of so many prototypes.
+
+        It searches them all, or with an index of lists where that is faster (``online.index_above``).
+        """
+        exact = self.product_seconds * prototypes * size
+        searched = min(exact, self._listed_seconds(prototypes, size)) if prototypes else exact
+        return searched + self.beside_seconds + (self.journal_seconds if journal else 0.0)
+
+    def _listed_seconds(self, prototypes: float, size: int) -> float:
+        """Return what searching with an index takes: a power of the prototypes, and as many times as numbers."""
+        few, many = (seconds - self.beside_seconds for seconds in (self.few_listed_seconds, self.many_listed_seconds))
+        power = log(many / few) / log(MANY_LISTED / FEW_LISTED)
+        seconds: float = few * (prototypes / FEW_LISTED) ** power * size / LISTED_SIZE
+        return seconds
 
     def owner_rate(self, prototypes: float, size: int, journal: bool = True) -> float:
         """Return the features a second that one owner can take.
@@ -59,10 +76,10 @@ class Costs:
         """
         return 1.0 / self.owner_seconds(prototypes, size, journal)
 
-    def full_at(self, images_a_second: float, size: int, journal: bool = True) -> float:
-        """Return the prototypes at which one owner is as busy as planned; 0 if it is so without any."""
-        left = BUSY / images_a_second - self.owner_seconds(0, size, journal)
-        return max(left, 0.0) / (self.product_seconds * size)
+    def full_at(self, images_a_second: float, size: int, journal: bool = True) -> int:
+        """Return the prototypes up to which one owner is no busier than planned; 0 if it is so without any."""
+        most = BUSY / images_a_second
+        return _smallest(lambda prototypes: self.owner_seconds(prototypes, size, journal) > most) - 1
 
     @property
     def encoder_rate(self) -> float:

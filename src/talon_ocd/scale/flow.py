@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import count
 from typing import Any
 
@@ -18,7 +19,7 @@ from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision
 from talon_ocd.online.stream import MOST_AHEAD
 from talon_ocd.scale.batching import Batch, Batching
-from talon_ocd.scale.chunks import Chunk, chunks_of
+from talon_ocd.scale.chunks import Chunk, Chunks, Listed
 from talon_ocd.scale.owner import Answers, Opened
 from talon_ocd.scale.portable import portable, without_pixels
 from talon_ocd.scale.rates import Rates
@@ -93,7 +94,7 @@ class Flow:
         if self._ended:
             raise StreamError("this stream was left before all was answered, and its encoders ended; open it again.")
         try:
-            with closing(chunks_of(items, self._size, len(self._encoders))) as waiting:
+            with closing(_chunks_of(items, self._size, len(self._encoders))) as waiting:
                 while not waiting.over or self._decoding or self._asked:
                     while self._may_begin() and (chunk := waiting.take()):
                         self._decode(chunk)
@@ -195,3 +196,15 @@ class Flow:
 
 def _is_ready(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])
+
+
+def _chunks_of(items: Sequence[ImageItem], size: int, encoders: int) -> Chunks:
+    """Cut images into chunks; those of object stores are read ahead by Ray Data."""
+    if find_spec("pyarrow") is not None:  # without it no image can be of an object store
+        from talon_ocd.scale.storage import Stored
+
+        if any(isinstance(item.payload, Stored) for item in items):
+            from talon_ocd.scale.reading import ReadAhead
+
+            return ReadAhead(items, size, encoders)
+    return Listed(items, size)

@@ -82,7 +82,7 @@ class ReadAhead:
         return self._waiter.submit(next, self._blocks, None)
 
 
-def _blocks(items: Sequence[ImageItem], size: int, encoders: int) -> Generator[_Block]:
+def _blocks(items: Sequence[ImageItem], size: int, encoders: int) -> Generator[_Block, None, None]:
     """Yield a table of bytes for every chunk, as a reference; Ray Data may cut a large one into several."""
     context = ray.data.DataContext.get_current().copy()
     options = context.execution_options
@@ -121,19 +121,20 @@ def _reader(at_once: int) -> Callable[[pyarrow.Table], pyarrow.Table]:
 
     def read(places: pyarrow.Table) -> pyarrow.Table:
         from concurrent.futures import ThreadPoolExecutor
+        from functools import lru_cache
 
         import pyarrow
         from pyarrow.fs import FileSystem
 
-        stores = {uri: FileSystem.from_uri(uri)[0] for uri in set(places["uri"].to_pylist()) - {""}}
+        opened = lru_cache(lambda uri: FileSystem.from_uri(uri)[0])
 
         def one(place: dict[str, Any]) -> bytes | None:
             if not place["uri"]:
                 return None
             try:
-                with stores[place["uri"]].open_input_file(place["path"]) as file:
+                with opened(place["uri"]).open_input_file(place["path"]) as file:
                     data = file.read_at(place["size"], place["offset"])
-            except (OSError, pyarrow.ArrowException):  # the encoder will try itself, and say what is wrong
+            except (OSError, ValueError, pyarrow.ArrowException):  # the encoder tries itself, and says what is wrong
                 return None
             return data if len(data) == place["size"] else None
 
