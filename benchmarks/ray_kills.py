@@ -48,7 +48,7 @@ TABLES = {
 def main() -> None:
     """Fit, kill, compare, print one JSON line a way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50, help="kills altogether, shared by the ways to decide")
+    parser.add_argument("--kills", type=int, default=50, help="least kills altogether, shared by the ways to decide")
     parser.add_argument("--images", type=int, default=1200)
     parser.add_argument("--encoders", type=int, default=2)
     parser.add_argument("--store", action="store_true", help="read the images by address, through Ray Data")
@@ -62,7 +62,7 @@ def main() -> None:
         fitted(chosen.seed).save_pretrained(model)
         for number, (way, options) in enumerate(WAYS.items()):
             place, choice = Path(scratch) / str(number), random.Random(chosen.seed)
-            result = try_way(model, items, options, settings, chosen.kills // len(WAYS), place, choice)
+            result = try_way(model, items, options, settings, -(-chosen.kills // len(WAYS)), place, choice)
             sys.stdout.write(json.dumps({"way": way, "images": len(items), **result}) + "\n")
             sys.stdout.flush()
             wrong += result["different"]
