@@ -25,7 +25,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 
-from talon_ocd import Talon
+from talon_ocd import Talon, TalonConfig
 from talon_ocd.images import ImageItem, labelled
 from talon_ocd.online import Decision
 from talon_ocd.scale.settings import RaySettings
@@ -70,6 +70,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("TALON_DATA", "data")))
     parser.add_argument("--model", type=Path, default=Path("runs/ray-pets"), help="folder of the model")
+    parser.add_argument("--epochs", type=int, help="most of a model that is fitted; 0 keeps the pre-trained head")
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--encoders", type=int, default=2)
     parser.add_argument("--adapt", default="prototypes,encoder")
@@ -95,7 +96,8 @@ def split(data: Path, seed: int, store: bool = False) -> tuple[list[ImageItem], 
 
 def fit(chosen: argparse.Namespace) -> None:
     """Fit the model and save it."""
-    talon = Talon("efficientnet-lite0")
+    config = TalonConfig() if chosen.epochs is None else TalonConfig().override(epochs=chosen.epochs)
+    talon = Talon("efficientnet-lite0", config)
     talon.fit(split(chosen.data, chosen.seed)[0])
     talon.save_pretrained(chosen.model)
 
