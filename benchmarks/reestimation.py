@@ -19,7 +19,7 @@ from talon_ocd.memory import Beliefs, TwoCovariance
 from talon_ocd.memory.two_covariance import Floats
 from talon_ocd.methods import MethodStream, PrototypeStream, Trained
 from talon_ocd.methods.evidence import EvidenceMethod
-from talon_ocd.offline.estimate import LEAST_PSI
+from talon_ocd.offline.estimate import smoothed
 from talon_ocd.online import Evidence, EvidenceRule
 from talon_ocd.online.feature_stream import section
 
@@ -68,7 +68,7 @@ class Reestimating(EvidenceRule):
         if "psi" in self.parts:
             spread_of_means = means.var(axis=0, ddof=1) if "mean" in self.parts else (means**2).mean(axis=0)
             raw = np.maximum(spread_of_means - (1.0 / counts[mature]).mean(), 0.0)
-            psi = np.maximum((1.0 - self.config.smoothing) * raw + self.config.smoothing * raw.mean(), LEAST_PSI)
+            psi = smoothed(raw, len(means), self.config.smoothing_classes)
         origin = getattr(model, "shift", 0.0) + shift
         moved = Shifted(model.centre, model.transform, psi, model.tail, origin)
         self.beliefs = Beliefs(moved, counts, sums - counts[:, None] * shift)

@@ -73,6 +73,8 @@ def test_models_from_before_texture_and_the_weight_of_the_prior_answer_as_they_d
     def as_before(facts: dict[str, Any]) -> None:
         facts["config"]["offline"].pop("texture")
         facts["config"]["evidence"].pop("prior_weight")
+        facts["config"]["evidence"].pop("smoothing_classes")
+        facts["config"]["evidence"]["smoothing"] = 0.5
 
     edit(tmp_path, as_before)
     loaded = Talon.from_pretrained(tmp_path)

@@ -203,8 +203,8 @@ class EvidenceConfig:
     """d, principal directions of the labelled features that are looked at; fewer if there are fewer images."""
     shrinkage: float = 0.3
     """Weight of a multiple of the identity in the covariance inside a class."""
-    smoothing: float = 0.5
-    """Weight of its mean in ψ: the spread of class means is known from few classes only."""
+    smoothing_classes: float = 100.0
+    """ψ is mixed with its mean as if that came from so many classes more: few classes say little of one direction."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
     concentration: float = 50.0
@@ -231,10 +231,9 @@ class EvidenceConfig:
         require(self, "every", self.every >= 1, "1 or more")
         require(self, "concentration", self.concentration > 0, "above 0")
         require(self, "prior_weight", self.prior_weight >= 0, "0 or more")
-        for name in ("keep", "sweeps"):
+        for name in ("keep", "sweeps", "smoothing_classes"):
             require(self, name, getattr(self, name) >= 0, "0 or more")
-        for name in ("shrinkage", "smoothing"):
-            require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+        require(self, "shrinkage", 0 <= self.shrinkage <= 1, "between 0 and 1")
         for name in ("rehearse_new", "rehearse_trained"):
             require(self, name, 0 < getattr(self, name) < 1, "between 0 and 1")
 

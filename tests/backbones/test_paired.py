@@ -185,6 +185,18 @@ def test_a_loaded_model_still_has_the_encoder_from_before_training(saved: tuple[
     assert loaded.backbone.base.head_parameter_names("norms") == untrained.head_parameter_names("norms")
 
 
+def test_a_head_that_was_saved_without_a_second_one_goes_on_without_it(base: TinyViT, both: Paired) -> None:
+    alone, hidden = Paired(base, trained=False), base.trunk(contract.pixels_for(base, 3))
+    alone.head.centre(alone.base.head(hidden))
+    loaded = Paired(base)
+    loaded.head.load_state_dict(alone.head.state_dict())
+    assert loaded.head.second is None and loaded.feature_size == base.feature_size
+    assert torch.equal(loaded.head(hidden), alone.head(hidden))
+    loaded = Paired(base)
+    loaded.head.load_state_dict(both.head.state_dict())
+    assert loaded.feature_size == 2 * base.feature_size and torch.equal(loaded.head(hidden), both.head(hidden))
+
+
 def test_the_registry_builds_pairs() -> None:
     with pytest.raises(NotImplementedError, match="backbone_from_architecture"):
         Paired.from_architecture({}, TinyViT().preprocessing)

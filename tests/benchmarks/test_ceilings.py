@@ -95,7 +95,7 @@ def shifted_world() -> tuple[Evidence, list[Floats], Floats]:
 @pytest.mark.parametrize("parts", [("psi", "mean"), ("mean",), ("psi",)])
 def test_estimates_follow_mature_categories(scripts: dict[str, ModuleType], parts: tuple[str, ...]) -> None:
     world, members, shift = shifted_world()
-    rule = scripts["reestimation"].Reestimating(world, EvidenceConfig(smoothing=0.0), parts)
+    rule = scripts["reestimation"].Reestimating(world, EvidenceConfig(smoothing_classes=0.0), parts)
     kept = np.concatenate(members[:3])
     rule.recent.add(kept, np.repeat(np.arange(3), 12))
     features = torch.nn.functional.normalize(torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), dim=1)

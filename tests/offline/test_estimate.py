@@ -23,7 +23,7 @@ from talon_ocd.offline.estimate import (
 from talon_ocd.online import Evidence, EvidenceRule
 
 PSI = np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
-EXACT = EvidenceConfig(dimensions=len(PSI), shrinkage=0.0, smoothing=0.0)
+EXACT = EvidenceConfig(dimensions=len(PSI), shrinkage=0.0, smoothing_classes=0.0)
 CONFIG = EvidenceConfig()
 
 
@@ -100,9 +100,13 @@ def test_psi_and_spread_are_found_again() -> None:
 def test_smoothing_mixes_psi_with_its_mean_and_no_more() -> None:
     features, labels, _ = drawn(100, 10)
     plain = estimate(features, labels, EXACT).model
-    half = estimate(features, labels, EvidenceConfig(dimensions=6, shrinkage=0.0, smoothing=0.5)).model
+    half = estimate(features, labels, EvidenceConfig(dimensions=6, shrinkage=0.0, smoothing_classes=100.0)).model
     np.testing.assert_allclose(half.psi, 0.5 * plain.psi + 0.5 * plain.psi.mean(), rtol=1e-9)
     np.testing.assert_array_equal(half.transform, plain.transform)
+    fewer, few_labels = features[labels < 25], labels[labels < 25]
+    plain = estimate(fewer, few_labels, EXACT).model
+    mostly = estimate(fewer, few_labels, EvidenceConfig(dimensions=6, shrinkage=0.0, smoothing_classes=100.0)).model
+    np.testing.assert_allclose(mostly.psi, 0.2 * plain.psi + 0.8 * plain.psi.mean(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("tail", [5.0, 10.0, 25.0])

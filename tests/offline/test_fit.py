@@ -56,6 +56,20 @@ def test_the_pretrained_half_stays_and_both_are_centred_on_the_labelled_images()
     torch.testing.assert_close(features[:, :16].norm(dim=1), features[:, 16:].norm(dim=1))
 
 
+def test_a_second_head_that_training_would_spoil_is_left_out() -> None:
+    items, _ = some_digits()
+    backbone = Paired(StandIn())
+    fitted = fit(items, QUICK.override(try_untrained=True, lr_encoder=50.0), backbone=backbone)
+    table = fitted.report["calibration"]
+    assert table["epochs"] == 0 and {trial["epochs"] for trial in table["trials"]} == {0, 2}
+    assert backbone.head.second is None and backbone.head.centres.shape == (1, 16)
+    assert fitted.memory.feature_size == backbone.feature_size == 16 and fitted.evidence is not None
+    untrained = Paired(StandIn(), trained=False)
+    same = fit(items, QUICK.override(epochs=0, offset=table["threshold"]), backbone=untrained)
+    assert torch.equal(same.memory.prototypes, fitted.memory.prototypes)
+    assert untrained.architecture() == backbone.architecture()
+
+
 def test_an_offset_that_is_given_is_not_rehearsed() -> None:
     items, _ = some_digits()
     fitted = fit(items, QUICK.override(offset=-2.0))

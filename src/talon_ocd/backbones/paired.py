@@ -27,7 +27,7 @@ class PairedHead(nn.Module):
 
     Attributes:
         first: the pre-trained head; it never moves, unless it is the only one.
-        second: the head that training and adaptation move; ``None`` if there is no training.
+        second: the head that training and adaptation move; ``None`` if there is no training, or if it would not pay.
         texture: how local features of the first head vary together; ``None`` if it is not wanted.
         centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``centre`` sets it.
     """
@@ -44,6 +44,11 @@ class PairedHead(nn.Module):
         self.register_buffer("centres", torch.zeros(1 + trained, feature_size))
 
     @property
+    def feature_size(self) -> int:
+        """D, of all parts together."""
+        return self.centres.numel() + (0 if self.texture is None else self.texture.size)
+
+    @property
     def heads(self) -> list[nn.Module]:
         """The pre-trained head and, if there is one, that which is trained."""
         return [self.first] if self.second is None else [self.first, self.second]
@@ -52,6 +57,10 @@ class PairedHead(nn.Module):
     def trained(self) -> nn.Module:
         """The head that may move."""
         return self.heads[-1]
+
+    def drop_second(self) -> None:
+        """Go on without the second head: untrained it would only be the first one once more."""
+        self.second, self.centres = None, self.centres[:1].clone()
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Encode with all parts."""
@@ -69,6 +78,12 @@ class PairedHead(nn.Module):
     def centre(self, *features: Tensor) -> None:
         """Centre on the unit features ``(N, feature_size)`` that each of the heads gives of the labelled images."""
         self.centres.copy_(torch.stack([own.mean(dim=0) for own in features]))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take saved parts over: a head that was saved without a second one goes on without it."""
+        if not any(name.startswith(f"{prefix}second.") for name in state_dict):
+            self.drop_second()
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _first(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what the pre-trained head sees, and texture: the block before both runs once."""
@@ -96,9 +111,12 @@ class Paired(Backbone):
         self.preprocessing, self.hidden_shape = base.preprocessing, base.hidden_shape
         part = Texture(base.local_size, texture) if texture else None
         self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part)
-        self.feature_size = (1 + trained) * base.feature_size + (0 if part is None else part.size)
-        self._options = {"trained": trained, "texture": texture}
         self.finish()
+
+    @property
+    def feature_size(self) -> int:  # type: ignore[override]  # a fit may leave the second head out
+        """D, of all parts together."""
+        return self.head.feature_size
 
     @property
     def base(self) -> Backbone:
@@ -112,7 +130,9 @@ class Paired(Backbone):
 
     def architecture(self) -> dict[str, Any]:
         """Return which parts there are, and the base's, one level down."""
-        return {"kind": KIND, "name": self.name, **self._options, "base": self.base.architecture()}
+        texture = 0 if self.head.texture is None else self.head.texture.directions.shape[1]
+        parts = {"trained": self.head.second is not None, "texture": texture}
+        return {"kind": KIND, "name": self.name, **parts, "base": self.base.architecture()}
 
     @classmethod
     def from_architecture(cls, architecture: dict[str, Any], preprocessing: Preprocessing) -> Paired:

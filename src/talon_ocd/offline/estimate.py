@@ -58,7 +58,7 @@ def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Eviden
     residuals = held_out_residuals(rows, classes, config)
     size = min(len(basis.psi), residuals.shape[1])
     spread = _smooth((residuals[:, :size] ** 2).mean(axis=0)) if len(residuals) else np.ones(size)
-    psi = _mixed(basis.psi[:size] / spread, config.smoothing)
+    psi = smoothed(basis.psi[:size] / spread, len(np.unique(classes)), config.smoothing_classes)
     tail = tail_weight((residuals[:, :size] ** 2 / spread).sum(axis=1), size) if config.heavy_tails else np.inf
     model = TwoCovariance(basis.centre, basis.transform[:, :size] / np.sqrt(spread), psi, tail)
     coordinates = model.coordinates(features)
@@ -130,6 +130,13 @@ def rescaled(evidence: Evidence, residuals: Floats, heavy_tails: bool) -> Eviden
     psi = np.maximum(model.psi[:size] / spread, LEAST_PSI)
     wider = TwoCovariance(model.centre, model.transform[:, :size] / scale, psi, tail)
     return replace(evidence, model=wider, sums=evidence.sums[:, :size] / scale)
+
+
+def smoothed(psi: Floats, classes: int, more: float) -> Floats:
+    """Return ψ ``(d,)`` found in so many classes, mixed with its mean as if that came from ``more`` of them."""
+    mixed = (classes * psi + more * psi.mean()) / (classes + more)
+    result: Floats = np.maximum(mixed, LEAST_PSI)
+    return result
 
 
 def tail_weight(distances: Floats, size: int) -> float:
@@ -209,11 +216,6 @@ def _class_means(rows: Floats, position: Ints, sizes: Ints) -> Floats:
     sums = np.zeros((len(sizes), rows.shape[1]))
     np.add.at(sums, position, rows)
     return sums / sizes[:, None]
-
-
-def _mixed(psi: Floats, smoothing: float) -> Floats:
-    mixed: Floats = np.maximum((1.0 - smoothing) * psi + smoothing * psi.mean(), LEAST_PSI)
-    return mixed
 
 
 def _smooth(values: Floats) -> Floats:

@@ -74,6 +74,8 @@ class Fitting:
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
         report["angles_before"] = self._angles(before, initial)
         by_evidence, threshold, epochs, residuals = self._rehearse(report)
+        if not epochs:
+            self.trained = _untrained(self.backbone.head)
         training = train_head(
             self.trained, self.parameters, self.views, self.labels, initial,
             replace(self.config.offline, epochs=epochs), self.config.seed, self.progress, checkpoint,
@@ -145,7 +147,7 @@ class Fitting:
     def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
         """Encode images with a head that was trained on others: ``train`` only."""
         head: nn.Module = copy.deepcopy(self.backbone.head)
-        trained = head.trained if isinstance(head, PairedHead) else head
+        trained = (head.trained if isinstance(head, PairedHead) else head) if epochs else _untrained(head)
         index = torch.from_numpy(train)
         if epochs:
             _, labels = self.labels[index].unique(return_inverse=True)
@@ -177,3 +179,11 @@ class Fitting:
         for warning in report["evidence"]["warnings"]:
             self.progress.note(warning)
         return evidence
+
+
+def _untrained(head: nn.Module) -> nn.Module:
+    """Leave the second of two heads out, which nobody will train; returns the one that is left."""
+    if not isinstance(head, PairedHead):
+        return head
+    head.drop_second()
+    return head.trained
