@@ -21,6 +21,7 @@ def test_without_ray_the_command_says_what_to_install(
     out, ray = ("-m", model, "-o"), ("--engine", "ray")
     for message, needs in (
         (refused("discover", incoming_folder, *out, tmp_path / "out", *ray), extra.STREAM_NEEDS),
+        (refused("discover", "s3://birds/2026", *out, tmp_path / "out", *ray), extra.DATA_NEEDS),
         (refused("embed", incoming_folder, *out, tmp_path / "out.parquet", *ray), extra.DATA_NEEDS),
     ):
         assert f"needs {', '.join(needs)}; " in message and "pip install 'talon-ocd[ray]'" in message
