@@ -234,6 +234,8 @@ class Talon:
                 del settings["online"][name]  # streams that began before there was a choice go on
         if settings["evidence"]["prior_weight"] == 1.0:
             del settings["evidence"]["prior_weight"]
+        del settings["evidence"]["smoothing_classes"]
+        settings["evidence"]["smoothing"] = 0.5  # what it was when streams began that shall go on; ψ is in the evidence
         facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}
         return fingerprint(facts, self.backbone.state_dict(), self.memory.state_dict(), evidence, probe)
 

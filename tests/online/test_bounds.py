@@ -89,7 +89,10 @@ def test_a_stream_goes_on_from_its_state_after_retirement(kind: str) -> None:
     wanted = whole.observe_many(features)
     begun = first.observe_many(features[:77])
     second.load_state_dict(first.state_dict())
-    assert begun + second.observe_many(features[77:]) == wanted
+    answers = begun + second.observe_many(features[77:])
+    assert [answer.category for answer in answers] == [answer.category for answer in wanted]
+    similarities = [answer.similarity for answer in wanted]  # sums over other batches may round otherwise
+    assert [answer.similarity for answer in answers] == pytest.approx(similarities, rel=1e-9)
 
 
 def test_the_weakest_and_least_recent_go_first() -> None:
@@ -130,9 +133,9 @@ def test_a_moved_image_leaves_one_category_and_joins_another() -> None:
 def test_corrections_teach(kind: str) -> None:
     """Images of one cluster that a person brings together make a category that the next ones join."""
     stream = open_stream(kind)
-    stream.observe_many(incoming(60))
-    strangers, labels = clusters(16, 9, seed=1)
-    own = strangers[labels == 9]
+    features, labels = clusters(16, 9, seed=1)
+    stream.observe_many(features[labels < 9])
+    own = features[labels == 9]
     first = [stream.observe(feature) for feature in own[:6]]
     new = stream.memory.next_id
     for answer, feature in zip(first, own[:6], strict=True):
