@@ -99,6 +99,7 @@ def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
     assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.65])).epochs == 9
     assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
     assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.59])).epochs == 0  # better, but not surely
+    assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
 
 
 def test_offsets_that_find_too_few_categories_take_part_only_if_all_good_ones_do() -> None:

@@ -189,22 +189,23 @@ def plateau(trials: Sequence[Trial]) -> Trial:
 
     Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
     Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
-    everything joins known classes, which few new images can make look fair. A longer training must pay: its accuracy
-    at the chosen offset must be better by more than a standard error.
+    everything joins known classes, which few new images can make look fair. A longer training must pay: the mean
+    accuracy of its good offsets must be better by more than a standard error.
     """
     chosen: Trial | None = None
+    reached = 0.0
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         best = max(own, key=lambda trial: trial.strict_all)
         good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
+        level = float(np.mean([trial.strict_all for trial in good]))
         offset = (good[0].threshold + good[-1].threshold) / 2
         offsets = [trial.threshold for trial in own]
         names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
-        trial = Trial(epochs, offset, **values)
-        if chosen is None or trial.strict_all > chosen.strict_all + trial.standard_error:
-            chosen = trial
+        if chosen is None or level > reached + best.standard_error:
+            chosen, reached = Trial(epochs, offset, **values), level
     assert chosen is not None
     return chosen
 
