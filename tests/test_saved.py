@@ -66,13 +66,14 @@ def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make
 
 
 def test_models_from_before_texture_and_the_weight_of_the_prior_answer_as_they_did(tmp_path: Path) -> None:
-    talon = tiny.tiny_talon(epochs=0, texture=0, prior_weight=1.0)
+    talon = tiny.tiny_talon(epochs=0, texture=0, prior_weight=1.0, learn_share=False, concentration=50.0)
     talon.fit(tiny.labelled())
     talon.save_pretrained(tmp_path)
 
     def as_before(facts: dict[str, Any]) -> None:
         facts["config"]["offline"].pop("texture")
         facts["config"]["evidence"].pop("prior_weight")
+        facts["config"]["evidence"].pop("learn_share")
         facts["config"]["evidence"].pop("smoothing_classes")
         facts["config"]["evidence"]["smoothing"] = 0.5
 

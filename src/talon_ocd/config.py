@@ -207,10 +207,12 @@ class EvidenceConfig:
     """ψ is mixed with its mean as if that came from so many classes more: few classes say little of one direction."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
-    concentration: float = 50.0
-    """θ: the prior chance of a new category is θ / (θ + t) after t answers."""
+    concentration: float | Literal["auto"] = "auto"
+    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``auto`` is 2.5 for each known class."""
     prior_weight: float = 3.0
     """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
+    learn_share: bool = True
+    """Learn from the answers which share of a stream is of known classes; else known or not is equally likely."""
     offset: float | Literal["auto"] = "auto"
     """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed. A number leaves all rehearsal out:
     the head is trained in any case, and how compact that makes its own training images is not corrected."""
@@ -229,7 +231,7 @@ class EvidenceConfig:
         check_types(self)
         require(self, "dimensions", self.dimensions >= 1, "1 or more")
         require(self, "every", self.every >= 1, "1 or more")
-        require(self, "concentration", self.concentration > 0, "above 0")
+        require(self, "concentration", isinstance(self.concentration, str) or self.concentration > 0, "above 0")
         require(self, "prior_weight", self.prior_weight >= 0, "0 or more")
         for name in ("keep", "sweeps", "smoothing_classes"):
             require(self, name, getattr(self, name) >= 0, "0 or more")

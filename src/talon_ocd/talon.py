@@ -232,8 +232,9 @@ class Talon:
         for name, before in (("index_above", 0), ("half_precision", False)):
             if settings["online"][name] in (before, getattr(OnlineConfig(), name)):
                 del settings["online"][name]  # streams that began before there was a choice go on
-        if settings["evidence"]["prior_weight"] == 1.0:
-            del settings["evidence"]["prior_weight"]
+        for name, earlier in (("prior_weight", 1.0), ("learn_share", False)):
+            if settings["evidence"][name] == earlier:
+                del settings["evidence"][name]
         del settings["evidence"]["smoothing_classes"]
         settings["evidence"]["smoothing"] = 0.5  # what it was when streams began that shall go on; ψ is in the evidence
         facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}

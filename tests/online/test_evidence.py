@@ -262,10 +262,39 @@ def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
     for answered in range(3):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
         evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
-        prior = offset + log(3) + 3.0 * log(5.0 / (5.0 + answered))
+        prior = offset + log(3) + 3.0 * log(5.0 / (5.0 + answered)) + 3.0 * log(25 / (25 + answered))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9
+
+
+def test_a_stream_learns_how_common_known_classes_are() -> None:
+    """What joins a known class in a stream of known classes founds a category in a stream that brings new ones."""
+    doubtful = torch.nn.functional.normalize(torch.tensor([[1.0, 0.55]]), dim=1)
+    known, new = torch.tensor([EAST] * 200), torch.tensor([WEST] * 200)
+
+    def after(images: Tensor, **settings: Any) -> EvidenceRule:
+        rule = plain_rule([50.0], [EAST], **settings)
+        rule.assign(images, NOTHING)
+        return rule
+
+    def odds(rule: EvidenceRule) -> float:
+        found = rule.look(doubtful, NOTHING)
+        place = 0 if found.ids[0] == 0 else 1
+        return float((found.similarities, found.runner_up_similarities)[place][0])
+
+    calm, lively = after(known), after(new)
+    assert calm.discovered == 0 and lively.discovered == 200
+    assert calm.look(doubtful, NOTHING).ids.tolist() == [0] != lively.look(doubtful, NOTHING).ids.tolist()
+    unlearned = odds(after(known, learn_share=False))
+    assert odds(calm) - unlearned == pytest.approx(3.0 * log(0.9 / 0.1))  # 25 of 250, the least share
+    again = plain_rule([50.0], [EAST])
+    again.load_state_dict(calm.state_dict())
+    assert odds(again) == odds(calm)
+    state = calm.state_dict()
+    del state["discovered"]
+    again.load_state_dict(state)
+    assert again.discovered == 0
 
 
 def test_the_prior_counts_categories_with_members_only() -> None:

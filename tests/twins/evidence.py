@@ -57,8 +57,9 @@ class SlowEvidence:
     psi: Vector
     tail: float
     offset: float = 0.0
-    concentration: float = 50.0
+    concentration: float | None = None
     prior_weight: float = 3.0
+    learn_share: bool = True
     learns: bool = True
     keep: int = 8192
     images: list[Vector] = field(default_factory=list)
@@ -80,8 +81,18 @@ class SlowEvidence:
     def hurdle(self) -> float:
         living = sum(bool(self.members(category)) for category in range(self.size))
         answered = len(self.images)
-        chance = self.concentration / (self.concentration + answered)
+        concentration = 2.5 * max(len(self.labelled), 1) if self.concentration is None else self.concentration
+        chance = concentration / (concentration + answered)
         return self.offset + math.log(living) + self.prior_weight * math.log(chance)
+
+    @property
+    def favour(self) -> float:
+        """What known classes have ahead of discovered categories: the stream's own answers say how common they are."""
+        if not self.learn_share:
+            return 0.0
+        others = sum(answer >= len(self.labelled) for answer in self.answers)
+        share = min(max((25 + others) / (50 + len(self.answers)), 0.1), 0.9)
+        return self.prior_weight * (math.log(1 - share) - math.log(share))
 
     def odds(self, x: Vector, members: list[Vector]) -> float:
         """Evidence for a category against a new one; the posterior of its mean in terms of precisions."""
@@ -104,7 +115,11 @@ class SlowEvidence:
 
     def look(self, x: Vector) -> tuple[int, bool, float, int, float]:
         """Category, whether it is founded, log-odds, runner-up and its log-odds."""
-        scores = [(self.odds(x, self.members(category)) - self.hurdle, -category) for category in range(self.size)]
+        favours = [self.favour] * len(self.labelled) + [0.0] * len(self.founders)
+        scores = [
+            (self.odds(x, self.members(category)) + favour - self.hurdle, -category)
+            for category, favour in enumerate(favours)
+        ]
         ranked = [(-place, odds) for odds, place in sorted(scores, reverse=True) if odds > -math.inf]
         (best, odds), (second, second_odds) = (*ranked, (-1, -1e3), (-1, -1e3))[:2]
         if odds >= 0.0:

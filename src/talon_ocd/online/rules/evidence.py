@@ -2,11 +2,12 @@
 
 An image joins category k when
 
-    log p(x | k) - log p(x | new) >= α + log K + log θ / (θ + t)
+    log p(x | k) - log p(x | new) >= α + log K + κ log θ / (θ + t) + [k is known] κ log π / (1 - π)
 
 that is when it is likelier to be of category k than of a new one, if K categories are equally likely and the chance of
 a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of answers t, as in a Chinese restaurant,
-but known classes were there before the first image. α is what the rehearsal found missing. Every answer changes its
+but known classes were there before the first image. π is the share of the stream that is of no known class, as its
+answers say so far; κ lets priors count. α is what the rehearsal found missing. Every answer changes its
 category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the same.
 """
 
@@ -27,6 +28,12 @@ from talon_ocd.online.rules.in_turn import Batch
 
 LONG = 8192
 """Answers after which the chance of a new category falls no further: a stream that runs for months goes on finding."""
+ANSWERS_PER_CLASS = 2.5
+"""θ for each known class, if nothing is set: where classes are many, new ones keep coming for longer."""
+SHARE_SEEN = 50.0
+"""Answers, half of them of known classes, as if a stream had given them before it began."""
+LEAST_SHARE = 0.1
+"""Of known classes, and of all others, in what a stream is taken to be made of: either may come at any time."""
 TOGETHER = 64
 """Images that are answered by one product; the answers don't depend on it."""
 
@@ -90,7 +97,9 @@ class EvidenceRule:
         self.beliefs = evidence.beliefs()
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns = config, evidence.offset, learns
-        self.answered = self.adaptations = 0
+        wanted = config.concentration
+        self.concentration = ANSWERS_PER_CLASS * max(len(evidence.counts), 1) if isinstance(wanted, str) else wanted
+        self.answered = self.discovered = self.adaptations = 0
 
     def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
@@ -103,6 +112,7 @@ class EvidenceRule:
         for start in range(0, len(coordinates), TOGETHER):
             part = self._batch(coordinates[start : start + TOGETHER]).answer()
             self.answered += len(part)
+            self.discovered += int(np.count_nonzero(part.ids >= self.beliefs.known))
             parts.append(part)
         answers = Assignment.joined(parts)
         if self.learns:
@@ -159,6 +169,7 @@ class EvidenceRule:
             **{f"beliefs.{name}": value for name, value in self.beliefs.state_dict().items()},
             **{f"recent.{name}": value for name, value in self.recent.state_dict().items()},
             "answered": torch.tensor(self.answered),
+            "discovered": torch.tensor(self.discovered),
             "adaptations": torch.tensor(self.adaptations),
         }
 
@@ -171,13 +182,25 @@ class EvidenceRule:
         self.beliefs = Beliefs.from_state_dict(self.beliefs.model, parts["beliefs"])
         self.recent.load_state_dict(parts["recent"])
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
+        self.discovered = int(state.get("discovered", 0))  # was not counted before anybody asked for it
 
     def _batch(self, coordinates: Floats) -> Batch:
-        return Batch(self.beliefs, coordinates, self._hurdle, self.learns)
+        return Batch(self.beliefs, coordinates, self._hurdle, self._favour, self.learns)
 
     def _hurdle(self, living: Ints, answers: Ints) -> Floats:
         """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
-        concentration = self.config.concentration
-        chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
+        chance = self.concentration / (self.concentration + np.minimum(self.answered + answers, LONG))
         hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
         return hurdle
+
+    def _favour(self, answers: Ints, discovered: Ints) -> Floats:
+        """Return what known classes have ahead of discovered ones, given so many answers of both kinds more ``(B,)``.
+
+        The share of the stream that is not of known classes is learned from its own answers.
+        """
+        if not self.config.learn_share:
+            return np.zeros(len(answers))
+        share = (SHARE_SEEN / 2 + self.discovered + discovered) / (SHARE_SEEN + self.answered + answers)
+        share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
+        favour: Floats = self.config.prior_weight * np.log((1.0 - share) / share)
+        return favour

@@ -24,6 +24,9 @@ NOBODY = -1e3
 Bools = npt.NDArray[np.bool_]
 Hurdle = Callable[[Ints, Ints], Floats]
 """``(categories, answers) -> nats`` that evidence must reach, given how many of both came before an image ``(B,)``."""
+Favour = Callable[[Ints, Ints], Floats]
+"""``(answers, discovered) -> nats`` that known classes have ahead, given how many answers came before an image
+``(B,)`` and how many of these were discovered categories."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Round:
 class Batch:
     """Images ``(B, d)`` in front of categories."""
 
-    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, learns: bool) -> None:
-        self.beliefs, self.hurdle, self.learns = beliefs, hurdle, learns
+    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, favour: Favour, learns: bool) -> None:
+        self.beliefs, self.hurdle, self.favour, self.learns = beliefs, hurdle, favour, learns
         self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
         self._earlier = self._order < self._order[:, None]
         self._new = beliefs.model.new_surprise(coordinates)
@@ -100,8 +103,10 @@ class Batch:
         """Return codes ``(B,)`` as if every image came next, from scores alone."""
         if not self._size:
             return self._size + self._order
-        best = self._screened.argmin(axis=1)
-        density = self.beliefs.log_density_of_scores(self._screened[self._order, best].astype(np.float64))
+        scores, nothing = self._screened.copy(), 0 * self._order
+        self.beliefs.favour(scores[:, : self.beliefs.known], self.favour(nothing, nothing)[:, None])
+        best = scores.argmin(axis=1)
+        density = self.beliefs.log_density_of_scores(scores[self._order, best].astype(np.float64))
         joins = density + self._new >= self.hurdle(np.full(len(best), self.beliefs.living), self._order)
         return np.where(joins, best, self._size + self._order)
 
@@ -127,11 +132,13 @@ class Batch:
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
-        columns = _two_smallest(self._scores(left))
+        favour = self._favour(left)
+        columns = _two_smallest(self._scores(left, favour))
         best, odds = columns.copy(), self._odds(columns, left)
         if left is not None:
             fresh = columns >= self._size
             best[fresh] = left.codes[columns[fresh] - self._size]
+        odds += favour[:, None] * ((best >= 0) & (best < self.beliefs.known))
         tied = (odds[:, 1] == odds[:, 0]) & (best[:, 1] >= 0) & (best[:, 1] < best[:, 0])
         swap = tied | (odds[:, 1] > odds[:, 0])
         best[swap], odds[swap] = best[swap, ::-1], odds[swap, ::-1]
@@ -146,7 +153,14 @@ class Batch:
         followed[fresh] = codes[codes[fresh] - self._size]
         return followed
 
-    def _scores(self, left: Left | None) -> Floats32:
+    def _favour(self, left: Left | None) -> Floats:
+        """Return what known classes have ahead of discovered ones when each image comes ``(B,)``, in nats."""
+        if left is None:
+            return self.favour(0 * self._order, 0 * self._order)
+        discovered = (left.codes >= self.beliefs.known).astype(np.int64)
+        return self.favour(self._order, np.cumsum(discovered) - discovered)
+
+    def _scores(self, left: Left | None, favour: Floats) -> Floats32:
         """Return scores ``(B, K + B)`` of categories as they were before, and as each image left its own."""
         batch = len(self._order)
         scores = np.empty((batch, self._size + max(batch, 2)), np.float32)
@@ -157,10 +171,15 @@ class Batch:
             leaving = np.flatnonzero(left.first & (left.codes < self._size))
             later, left_by = np.nonzero(self._earlier[:, leaving])
             scores[later, left.codes[leaving[left_by]]] = np.inf
+            own = self._size + np.flatnonzero(left.codes < self.beliefs.known)
+            known = scores[:, own]
+            self.beliefs.favour(known, favour[:, None])
+            scores[:, own] = known
+        self.beliefs.favour(scores[:, : self.beliefs.known], favour[:, None])
         return scores
 
     def _odds(self, columns: Ints, left: Left | None) -> Floats:
-        """Return exact log-odds ``(B, 2)`` of scored columns ``(B, 2)`` against a new category, the prior included."""
+        """Return exact log-odds ``(B, 2)`` of scored columns ``(B, 2)`` against a new category, as if discovered."""
         flat = columns.ravel()
         prediction = self.beliefs.prediction(np.where(flat < self._size, flat, 0))
         living, answered = np.full(len(columns), self.beliefs.living), 0 * self._order
