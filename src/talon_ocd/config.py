@@ -209,7 +209,7 @@ class EvidenceConfig:
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
     concentration: float | Literal["auto"] = "auto"
     """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``auto`` is 2.5 for each known class."""
-    prior_weight: float = 3.0
+    prior_weight: float = 4.0
     """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
     """Learn from the answers which share of a stream is of known classes; else known or not is equally likely."""

@@ -12,7 +12,7 @@ from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, plateau, rehearsals
+from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, pays, plateau, rehearsals
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -84,10 +84,16 @@ def test_offsets_are_rehearsed_and_reported_with_the_spread_of_unseen_images() -
     assert "residuals" not in result.to_dict()
 
 
-def trials(epochs: int, accuracy: list[float], found: list[float] | None = None) -> list[Trial]:
+def trials(
+    epochs: int, accuracy: list[float], found: list[float] | None = None, rounds: tuple[float, ...] = (-0.2, 0.0, 0.2)
+) -> list[Trial]:
+    """Candidates with such accuracies; ``rounds`` is how much easier or harder each round is."""
     ratios = [1.0 + at for at in range(len(accuracy))] if found is None else found
-    both = zip(accuracy, ratios, strict=True)
-    return [Trial(epochs, OFFSETS[at], value, 0.0, 0.0, ratio, 0.1) for at, (value, ratio) in enumerate(both)]
+    both = enumerate(zip(accuracy, ratios, strict=True))
+    return [
+        Trial(epochs, OFFSETS[at], value, 0.0, 0.0, ratio, 0.1, tuple(value + ease for ease in rounds))
+        for at, (value, ratio) in both
+    ]
 
 
 def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
@@ -96,10 +102,15 @@ def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
     assert plateau(trials(0, [0.1, 0.2, 0.9])).threshold == OFFSETS[2]
     assert plateau(trials(0, [0.9, 0.2, 0.1])).threshold == OFFSETS[0]
     assert plateau(trials(0, [0.5] * 10)).threshold == (OFFSETS[0] + OFFSETS[-1]) / 2
-    assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.65])).epochs == 9
+
+
+def test_training_must_pay_in_the_same_rounds() -> None:
+    untrained = trials(0, [0.1, 0.5, 0.2])
+    assert plateau(untrained + trials(9, [0.1, 0.2, 0.53])).epochs == 9  # rounds differ, but each one gains
+    assert plateau(untrained + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
     assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
-    assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.1, 0.2, 0.59])).epochs == 0  # better, but not surely
-    assert plateau(trials(0, [0.1, 0.5, 0.2]) + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
+    assert plateau(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2))).epochs == 0  # better, not surely
+    assert not pays(np.array([0.04, 0.0, 0.01, -0.01])) and pays(np.array([0.04, 0.03, 0.05, 0.01]))
 
 
 def test_offsets_that_find_too_few_categories_take_part_only_if_all_good_ones_do() -> None:

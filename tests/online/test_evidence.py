@@ -262,7 +262,7 @@ def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
     for answered in range(3):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
         evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
-        prior = offset + log(3) + 3.0 * log(5.0 / (5.0 + answered)) + 3.0 * log(25 / (25 + answered))
+        prior = offset + log(3) + 4.0 * log(5.0 / (5.0 + answered)) + 4.0 * log(25 / (25 + answered))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9
@@ -287,7 +287,7 @@ def test_a_stream_learns_how_common_known_classes_are() -> None:
     assert calm.discovered == 0 and lively.discovered == 200
     assert calm.look(doubtful, NOTHING).ids.tolist() == [0] != lively.look(doubtful, NOTHING).ids.tolist()
     unlearned = odds(after(known, learn_share=False))
-    assert odds(calm) - unlearned == pytest.approx(3.0 * log(0.9 / 0.1))  # 25 of 250, the least share
+    assert odds(calm) - unlearned == pytest.approx(4.0 * log(0.9 / 0.1))  # 25 of 250, the least share
     again = plain_rule([50.0], [EAST])
     again.load_state_dict(calm.state_dict())
     assert odds(again) == odds(calm)

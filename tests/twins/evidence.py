@@ -58,7 +58,7 @@ class SlowEvidence:
     tail: float
     offset: float = 0.0
     concentration: float | None = None
-    prior_weight: float = 3.0
+    prior_weight: float = 4.0
     learn_share: bool = True
     learns: bool = True
     keep: int = 8192

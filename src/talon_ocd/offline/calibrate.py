@@ -88,6 +88,8 @@ class Trial:
     """Categories found over categories present."""
     standard_error: float
     """Of ``strict_all`` over rounds and orders."""
+    runs: tuple[float, ...] = ()
+    """``strict_all`` of every round and order; those of all candidates are in the same order."""
 
 
 @dataclass(frozen=True)
@@ -189,25 +191,32 @@ def plateau(trials: Sequence[Trial]) -> Trial:
 
     Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
     Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
-    everything joins known classes, which few new images can make look fair. A longer training must pay: the mean
-    accuracy of its good offsets must be better by more than a standard error.
+    everything joins known classes, which few new images can make look fair. A longer training must pay: see ``pays``.
     """
-    chosen: Trial | None = None
-    reached = 0.0
+    chosen: tuple[Trial, Floats] | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         best = max(own, key=lambda trial: trial.strict_all)
         good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
-        level = float(np.mean([trial.strict_all for trial in good]))
         offset = (good[0].threshold + good[-1].threshold) / 2
         offsets = [trial.threshold for trial in own]
         names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
-        if chosen is None or level > reached + best.standard_error:
-            chosen, reached = Trial(epochs, offset, **values), level
+        runs = np.mean([trial.runs for trial in good], axis=0)
+        if chosen is None or pays(runs - chosen[1]):
+            chosen = Trial(epochs, offset, **values, runs=tuple(runs.tolist())), runs
     assert chosen is not None
-    return chosen
+    return chosen[0]
+
+
+def pays(gains: Floats) -> bool:
+    """Do gains ``(R,)`` of the same rounds and orders say that something helps, by two standard errors or more?
+
+    Rounds differ far more from each other than what is compared does, so that each is compared with itself.
+    """
+    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return bool(gains.mean() > 2.0 * error)
 
 
 def try_thresholds(
@@ -231,7 +240,8 @@ def try_thresholds(
             error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
             task.advance(processes.size)
-            return Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error)
+            each = tuple(scores[:, 0].tolist())
+            return Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error, each)
 
         return processes.map(trial, grid)
 
