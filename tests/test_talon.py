@@ -1,3 +1,4 @@
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from talon_ocd import Talon, TalonConfig, TalonError
-from talon_ocd.backbones import Paired
+from talon_ocd.backbones import Paired, PairedHead
 from talon_ocd.backbones.tiny import TinyViT
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
 from talon_ocd.images import ImageItem, memory_item
@@ -197,6 +198,29 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was() -> None:
     with pytest.raises(KeyboardInterrupt):
         talon.fit(tiny.labelled(), progress=Interrupt(1))
     assert answers(talon) == expected
+
+
+def test_a_fit_may_leave_the_second_head_out_and_the_next_one_has_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    talon = tiny.tiny_talon(epochs=2, lr_encoder=50.0, try_untrained=True)
+    two = talon.backbone.feature_size
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("talon_ocd.talon.choose_probe", interrupted)  # the last thing that a fit does
+        with pytest.raises(KeyboardInterrupt):
+            talon.fit(tiny.labelled())
+    assert talon.backbone.feature_size == two  # as it was
+    talon.fit(tiny.labelled())
+    head = talon.backbone.head
+    assert isinstance(head, PairedHead) and head.second is None and talon.memory.feature_size < two
+    first = copy.deepcopy(head.first.state_dict())
+    again = Talon(talon.backbone, talon.config.override(lr_encoder=1e-3, offset=0.0))
+    again.fit(tiny.labelled())
+    assert isinstance(again.backbone.head, PairedHead) and again.backbone.head.second is not None
+    assert all(torch.equal(value, first[key]) for key, value in again.backbone.head.first.state_dict().items())
+    assert again.memory.feature_size == two
 
 
 def test_every_refusal_is_a_talon_error() -> None:

@@ -98,14 +98,14 @@ class Talon:
         processes.check_same(
             (self.config.to_dict(), [(item.source, item.label) for item in items]), "settings or images"
         )
-        before = copy.deepcopy(self.backbone.head.state_dict())
+        before = copy.deepcopy(self.backbone.head)
         try:
             with cache_for(self.backbone, self.config) if cache is None else nullcontext(cache) as shared:
                 known = Labelled.from_items(items, self.backbone, self.config.offline, shared, progress, processes)
                 fitted = Fitting(self.backbone, known, self.config, progress).run(checkpoint)
                 probe = choose_probe(known, self.config.guard.images) if self.config.guard.enabled else None
         except BaseException:  # a head that is trained by half belongs to no memory
-            self.backbone.head.load_state_dict(before)
+            self.backbone.head = before
             raise
         self.names, self.report = fitted.names, fitted.report
         earlier = tuple(source.skipped) if isinstance(source, ImageSource) else ()

@@ -14,6 +14,7 @@ from talon_ocd.catalog.joining import ACTOR, Joined, join
 from talon_ocd.catalog.sites import Sites
 from talon_ocd.durable import DurableStream, Journal
 from talon_ocd.errors import CatalogError, StreamError
+from talon_ocd.online import EvidenceRule
 from tests.catalog.worlds import KNOWN, classes_of, members, observe, open_world
 
 Open = Callable[[Path], DurableStream]
@@ -157,6 +158,17 @@ def test_what_people_said_survives(tmp_path: Path, opened: Open, sites: dict[str
     journal.close()
     with opened(tmp_path / "c") as stream:
         assert stream.answered == 180
+
+
+def test_the_joined_stream_knows_how_common_known_classes_were(
+    tmp_path: Path, opened: Open, sites: dict[str, list[int]]
+) -> None:
+    joined(tmp_path, opened)
+    answers = [int(str(row[0])) for name in "ab" for row in rows(tmp_path / name)]
+    with opened(tmp_path / "c") as stream:
+        rule = stream.discovery.rule
+        if isinstance(rule, EvidenceRule):
+            assert rule.discovered == sum(category >= KNOWN for category in answers) > 0
 
 
 def test_undo_parts_what_was_matched(tmp_path: Path, opened: Open, sites: dict[str, list[int]]) -> None:

@@ -49,8 +49,10 @@ def test_answers_that_nobody_was_told_are_reported_without_their_files(
         pictures.drop_thumbnails(0, 3, [])
         truth: list[str | None] = []
         with Record(tmp_path / "out", known=5) as record:
-            untold.add_untold(Lasting(stream, journal, pictures), 2, record, lambda decision: "a name", truth)
+            labels = {str(part / "3.png"): "cat", "other.png": "dog"}
+            untold.add_untold(Lasting(stream, journal, pictures), 2, record, lambda decision: "a name", truth, labels)
             assert record.finish("", {}, {})["images"] == len(truth) == 4
+            assert truth == [None, "cat", None, None], [one.source for one in record.decisions]
         assert [one.index for one in record.decisions] == [2, 3, 4, 5]
         assert (untold.picture(pictures, 2, "x"), record.decisions[0].name) == (None, "a name")
         thumbnail = untold.picture(pictures, 3, "x")

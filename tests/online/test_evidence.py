@@ -150,7 +150,7 @@ def test_long_batches_are_answered_in_sequence_too() -> None:
     together, parts = drawn.rule(), drawn.rule()
     wanted = [row for part in drawn.features.split(7) for row in rows_of(parts.assign(part, NOTHING))]
     assert_same_answers(rows_of(together.assign(drawn.features, NOTHING)), wanted)
-    assert sum(row[1] for row in wanted) > 20
+    assert sum(row[1] for row in wanted) > 10
 
 
 def test_images_sorted_by_class_are_answered_in_sequence_too() -> None:
@@ -291,10 +291,13 @@ def test_a_stream_learns_how_common_known_classes_are() -> None:
     again = plain_rule([50.0], [EAST])
     again.load_state_dict(calm.state_dict())
     assert odds(again) == odds(calm)
-    state = calm.state_dict()
-    del state["discovered"]
-    again.load_state_dict(state)
-    assert again.discovered == 0
+    older = lively.state_dict()
+    del older["discovered"]
+    with pytest.raises(KeyError):
+        again.load_state_dict(older)
+    before = plain_rule([50.0], [EAST], learn_share=False)
+    before.load_state_dict(older)
+    assert before.discovered == 0
 
 
 def test_the_prior_counts_categories_with_members_only() -> None:

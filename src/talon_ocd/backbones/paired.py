@@ -58,6 +58,11 @@ class PairedHead(nn.Module):
         """The head that may move."""
         return self.heads[-1]
 
+    def add_second(self) -> None:
+        """Put a second head beside the first, if there is none, for a training to move."""
+        if self.second is None:
+            self.second, self.centres = copy.deepcopy(self.first), self.centres.repeat(2, 1)
+
     def drop_second(self) -> None:
         """Go on without the second head: untrained it would only be the first one once more."""
         self.second, self.centres = None, self.centres[:1].clone()

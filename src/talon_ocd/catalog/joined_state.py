@@ -130,6 +130,7 @@ def _rule(begun: State, sites: Sequence[Learned], total: int) -> dict[str, Tenso
         "beliefs.known": begun["beliefs.known"],
         **_recent(sites, total),
         "answered": torch.tensor(sum(int(part["answered"]) for part in parts)),
+        "discovered": torch.tensor(sum(int(part.get("discovered", 0)) for part in parts)),
         "adaptations": torch.tensor(sum(int(part["adaptations"]) for part in parts)),
     }
 

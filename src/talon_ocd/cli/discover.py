@@ -141,8 +141,9 @@ def run_once(
         for left_out in source.skipped if source else []:
             record.skip(left_out)
         truth: list[str | None] = []
+        labels = {item.source: item.label for item in source.items} if source and kept is not None else {}
         if kept is not None:
-            untold.add_untold(kept, first, record, name, truth)
+            untold.add_untold(kept, first, record, name, truth, labels)
         try:
             for answer, item in _answers(online, items, record, lazy, progress):
                 decision = replace(answer, name=name(answer))
@@ -154,7 +155,7 @@ def run_once(
         except KeyboardInterrupt:  # the way to end a live stream: what was answered still gets its report
             stopped = True
             if kept is not None:
-                untold.add_untold(kept, first + len(record.decisions), record, name, truth)
+                untold.add_untold(kept, first + len(record.decisions), record, name, truth, labels)
         answered = first + len(record.decisions) - before
         facts = {**facts, **_facts(online, data, first, time.perf_counter() - started, answered)}
         metrics = _metrics(truth, record, talon)

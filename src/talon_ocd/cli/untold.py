@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,14 +25,22 @@ def first_untold(kept: Lasting, output: Path) -> int:
 
 
 def add_untold(
-    kept: Lasting, first: int, record: Record, name: Callable[[Decision], str], truth: list[str | None]
+    kept: Lasting,
+    first: int,
+    record: Record,
+    name: Callable[[Decision], str],
+    truth: list[str | None],
+    labels: Mapping[str, str | None],
 ) -> None:
-    """Report what is in the journal although nobody was told: Ctrl-C or a kill came between the two."""
+    """Report what is in the journal although nobody was told: Ctrl-C or a kill came between the two.
+
+    ``labels`` are those of the images at hand, by source: ``truth`` gets them.
+    """
     for index in range(first, kept.journal.answered):
         decision = kept.journal.decision(index)
         if decision is not None:
             record.add(replace(decision, name=name(decision)), picture(kept.pictures, index, decision.source))
-            truth.append(None)
+            truth.append(labels.get(decision.source))
 
 
 def picture(pictures: Pictures, index: int, source: str) -> ImageItem | None:

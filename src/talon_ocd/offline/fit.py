@@ -60,6 +60,8 @@ class Fitting:
         self.share, self.skipped = labelled.share, labelled.skipped
         self.processes = ALONE if labelled.share is None else labelled.share.processes
         head = backbone.head
+        if isinstance(head, PairedHead) and config.offline.epochs:
+            head.add_second()  # an earlier fit may have left it out
         self.trained: nn.Module = head.trained if isinstance(head, PairedHead) else head
         """The head that training moves, or the part of it that may."""
         single = backbone.base if isinstance(backbone, Paired) else backbone

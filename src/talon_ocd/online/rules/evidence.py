@@ -182,7 +182,8 @@ class EvidenceRule:
         self.beliefs = Beliefs.from_state_dict(self.beliefs.model, parts["beliefs"])
         self.recent.load_state_dict(parts["recent"])
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
-        self.discovered = int(state.get("discovered", 0))  # was not counted before anybody asked for it
+        counted = self.config.learn_share or "discovered" in state  # not, before there was a share to learn
+        self.discovered = int(state["discovered"]) if counted else 0
 
     def _batch(self, coordinates: Floats) -> Batch:
         return Batch(self.beliefs, coordinates, self._hurdle, self._favour, self.learns)
