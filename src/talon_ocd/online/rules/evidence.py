@@ -4,11 +4,12 @@ An image joins category k when
 
     log p(x | k) - log p(x | new) >= α + log K + κ log θ / (θ + t) + [k is known] κ log π / (1 - π)
 
-that is when it is likelier to be of category k than of a new one, if K categories are equally likely and the chance of
-a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of answers t, as in a Chinese restaurant,
-but known classes were there before the first image. π is the share of the stream that is of no known class, as its
-answers say so far; κ lets priors count. α is what the rehearsal found missing. Every answer changes its
-category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the same.
+that is when it is likelier to be of category k than of a new one, if K categories are equally likely but for how common
+known ones are, and the chance of a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of
+answers t, as in a Chinese restaurant, but known classes were there before the first image. π is the share of the stream
+that is of no known class, as its answers say so far; κ lets priors count. α is what the rehearsal found missing. Every
+answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the
+same.
 """
 
 from __future__ import annotations
