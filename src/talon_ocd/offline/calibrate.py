@@ -211,12 +211,12 @@ def plateau(trials: Sequence[Trial]) -> Trial:
 
 
 def pays(gains: Floats) -> bool:
-    """Do gains ``(R,)`` of the same rounds and orders say that something helps, by two standard errors or more?
+    """Do gains ``(R,)`` of the same rounds and orders say that something helps, by more than a standard error?
 
     Rounds differ far more from each other than what is compared does, so that each is compared with itself.
     """
     error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
-    return bool(gains.mean() > 2.0 * error)
+    return bool(gains.mean() > error)
 
 
 def try_thresholds(
