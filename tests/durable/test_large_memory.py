@@ -70,7 +70,8 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
             "names": talon.names,
             **{part: talon.config.to_dict()[part] for part in ("online", "evidence", "guard")},
         }
-        del facts["online"]["index_above"], facts["online"]["half_precision"]
+        del facts["online"]["index_above"], facts["online"]["half_precision"], facts["evidence"]["smoothing_classes"]
+        facts["evidence"]["smoothing"] = 0.5
         assert talon.evidence is not None
         states = (talon.backbone, talon.memory, talon.evidence, talon.probe)
         before = fingerprint(facts, *({} if part is None else part.state_dict() for part in states))

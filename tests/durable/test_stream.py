@@ -296,10 +296,11 @@ def test_a_roll_back_takes_learning_back_but_no_answer(open_stream: Open, monkey
 
 
 def test_going_forward_again_revives_what_going_back_retired(
-    open_stream: Open, monkeypatch: pytest.MonkeyPatch
+    open_stream: Open, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
-    stream = open_stream()
+    finer = {"finer": 8.0} if request.node.callspec.params["open_stream"] == "evidence" else {}  # finds much, and late
+    stream = open_stream(**finer)
     ids(stream, tiny.incoming(60))
     newest, *_, oldest = stream.snapshots.all()
     catalog = Catalog(stream.journal)
