@@ -74,9 +74,9 @@ class ReadAhead:
         return Chunk(items, block)
 
     def close(self) -> None:
-        """Read no further; a store that does not answer is not waited for."""
-        self._waiter.shutdown(wait=False, cancel_futures=True)
-        self._next.add_done_callback(lambda _: self._blocks.close())
+        """Read no further; a thread that were left behind would start another Ray when this one is gone."""
+        self._waiter.shutdown(cancel_futures=True)
+        self._blocks.close()
 
     def _ask(self) -> Future[_Block | None]:
         return self._waiter.submit(next, self._blocks, None)
