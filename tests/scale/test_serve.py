@@ -125,41 +125,6 @@ def test_the_images_of_a_dead_replica_are_encoded_again(fitted: Talon, folder: P
     assert (tmp_path / "5").exists()
 
 
-@pytest.mark.filterwarnings("ignore:The `metrics_interval_s`:DeprecationWarning")  # there is nothing else for it yet
-def test_under_load_there_are_more_replicas(
-    fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hasty = {"metrics_interval_s": 0.1, "look_back_period_s": 0.5, "upscale_delay_s": 0.1}
-    monkeypatch.setattr(serve_encoding, "LOAD", {**serve_encoding.LOAD, **hasty})
-    between = RaySettings(encoders=2, least_encoders=1)
-
-    def at_work() -> int:
-        (replicas,) = serve.status().applications[serve_encoding.app_name(folder)].deployments.values()
-        return sum(number for state, number in replicas.replica_states.items() if state == "RUNNING")
-
-    begin = serve_encoding.encoding_on_ray(fitted, model, WAIT, between)
-    monkeypatch.setattr(running_module, "ENCODING", begin)
-    with running(fitted, folder) as service, ThreadPoolExecutor(6) as pool:
-        assert at_work() == 1
-        grown, ends = threading.Event(), time.monotonic() + WAIT
-
-        def send(client: int) -> list[int]:
-            indices = []
-            while not grown.is_set() and time.monotonic() < ends:
-                answer = service.client().decide(digits()[client])
-                assert answer.status == 200, answer
-                indices.append(int(answer.json["index"]))
-            return indices
-
-        sent = [pool.submit(send, client) for client in range(6)]
-        while at_work() < 2 and time.monotonic() < ends:
-            time.sleep(0.1)
-        grown.set()
-        answered = sorted(index for one in sent for index in one.result())
-        assert at_work() == 2
-        assert answered == list(range(service.service.stream.answered))
-
-
 def test_a_full_ray_is_told(fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_encoding, "LONGEST_START", 0.5)
     taken = placement_group([{"CPU": 2}])
