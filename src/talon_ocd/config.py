@@ -207,10 +207,11 @@ class EvidenceConfig:
     """ψ is mixed with its mean as if that came from so many classes more: few classes say little of one direction."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
-    concentration: float | Literal["auto"] = "auto"
-    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``auto`` is 2.5 for each known class."""
+    concentration: float | Literal["growing", "auto"] = "growing"
+    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``growing`` is 8 + K / 2 with K
+    categories, whose number counts as κ log K / 8. With a number or ``auto``, 2.5 for each known class, it is log K."""
     prior_weight: float = 4.0
-    """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
+    """κ, how much priors count: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
     """Learn from the answers which share of a stream is of known classes; else known or not is equally likely."""
     offset: float | Literal["auto"] = "auto"
@@ -253,7 +254,7 @@ class CalibrationConfig:
     try_untrained: bool = True
     """Rehearse with the pre-trained features as well, and train only if that went better with training."""
     grid: int = 40
-    """Thresholds tried between the smallest and the largest useful similarity; offsets are always the same ten."""
+    """Thresholds tried between the smallest and the largest useful similarity; offsets are always the same."""
 
     def __post_init__(self) -> None:
         check_types(self)
