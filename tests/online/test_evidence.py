@@ -52,7 +52,7 @@ class World:
 
 
 def world(
-    images: int, seed: int = 0, known: int = 2, new: int = 2, tail: float = 9.0, offset: float = 6.0, noise: float = 0.3
+    images: int, seed: int = 0, known: int = 2, new: int = 2, tail: float = 9.0, offset: float = 5.0, noise: float = 0.3
 ) -> World:
     """Classes of 5-dimensional features around random directions; three labelled images of each known one."""
     random = torch.Generator().manual_seed(seed)
