@@ -249,6 +249,20 @@ def test_a_retired_category_lives_again_when_something_comes_to_it(journal: Jour
     assert catalog.get(3).state == "retired"
 
 
+def test_a_merged_category_lives_while_one_of_its_parts_does(journal: Journal, catalog: Catalog) -> None:
+    catalog.rename(3, "wren")
+    journal.append(Draft("retired", 3, {"reason": "rollback"}), journal.answered)
+    merged = catalog.merge([2, 3])
+    assert merged.category == 3, "the named one stays"
+    assert catalog.get(3).state == "active" and 3 in {one.id for one in catalog.list(limit=50).items}
+    journal.append(Draft("retired", 2, {"reason": "policy"}), journal.answered)
+    assert catalog.get(3).state == "retired" and [one.id for one in catalog.list(state="retired").items] == [3]
+    journal.write(entries([2], first=11, seen={2}))
+    assert catalog.get(3).state == "active", "an image came to a part of it"
+    catalog.undo(merged.seq)
+    assert (catalog.get(2).state, catalog.get(3).state) == ("active", "retired")
+
+
 def test_a_split_of_a_merged_category_takes_from_all_of_it(journal: Journal, catalog: Catalog) -> None:
     catalog.merge([3], into=2)
     assert catalog.split(3, [3, 6]).data["moves"] == [[3, 2, 6], [6, 3, 6]]

@@ -1,5 +1,6 @@
 """Pages of categories and images."""
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +142,13 @@ def test_typical_images_are_such_that_can_still_be_shown(journal: Journal, catal
 def test_what_makes_no_list_is_refused(catalog: Catalog, choice: dict[str, object]) -> None:
     with pytest.raises(CatalogError):
         catalog.list(**choice)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", [f'["members",{10**30},0]', f'["members",5,{-(2**63)}]', "[" * 20_000])
+def test_a_page_that_nobody_gave_is_refused(catalog: Catalog, end: str) -> None:
+    cursor = base64.urlsafe_b64encode(end.encode()).decode()
+    with pytest.raises(CatalogError, match="begin"):
+        catalog.members(2, after=cursor)
 
 
 def test_a_page_of_another_list_is_refused(catalog: Catalog) -> None:

@@ -17,6 +17,7 @@ from talon_ocd.cli import untold
 from talon_ocd.cli.engines import Lasting
 from talon_ocd.durable import Journal, Pictures, settings_at
 from talon_ocd.evaluation.record import Record
+from tests.catalog.journals import open_journal
 from tests.cli.running import refused, talon
 
 QUICK = ("--backbone", "tiny-vit", "--image-size", 16, "--epochs", 0, "--set", "rounds=1", "--quiet")
@@ -189,6 +190,12 @@ def test_going_back(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
     assert ended.code == 0 and f"back to {oldest}" in ended.out
     assert len(categories(stream)) == 2
     assert "there is no snapshot 'nonsense'" in talon("stream", "rollback", stream, "--to", "nonsense").err
+
+
+def test_going_back_needs_to_know_the_model(tmp_path: Path) -> None:
+    open_journal(tmp_path).close()
+    ended = talon("stream", "rollback", tmp_path, "--to", "nonsense")
+    assert ended.code == 2 and "give --model FOLDER" in ended.err
 
 
 def test_images_answered_anew_by_another_model_keep_their_names(

@@ -9,6 +9,9 @@ from typing import Any
 
 from talon_ocd.errors import CatalogError
 
+LARGEST = 2**63 - 1
+"""No number of a journal is larger."""
+
 
 def write_cursor(sort: str, key: int | str, identity: int) -> str:
     """Return the end of a page: how it was sorted, and the sort key and id of its last row."""
@@ -25,9 +28,13 @@ def read_cursor(cursor: str, sort: str) -> tuple[Any, int]:
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         found, key, identity = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (binascii.Error, UnicodeError, ValueError, TypeError):
+    except (binascii.Error, UnicodeError, ValueError, TypeError, RecursionError):
         raise CatalogError(f"{cursor[:40]!r} is no page of this list; begin with the first one.") from None
-    of_its_kind = isinstance(key, str if sort == "name" else int) and isinstance(identity, int)
-    if found != sort or not of_its_kind:
+    of_its_kind = isinstance(key, str) if sort == "name" else _is_number(key)
+    if found != sort or not of_its_kind or not _is_number(identity):
         raise CatalogError(f"{cursor[:40]!r} is a page of another list; begin this one with its first page.")
     return key, identity
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and abs(value) <= LARGEST

@@ -133,7 +133,7 @@ class Facts:
         ledger, count = self.ledger, self.count(category)
         if self.end(category) != category:
             return "merged"
-        if self._retired(category) or self._taken_back(category):
+        if all(map(self._retired, self.together(category))) or self._taken_back(category):
             return "retired"
         if ledger.hidden(category):
             return "hidden"
@@ -193,9 +193,9 @@ class Facts:
         merged, known = ends != np.arange(size), np.arange(size) < self.totals.known
         counts = np.bincount(ends, self.totals.members, size)
         taken_back = [category for category, seq in ledger.splits.items() if not ledger.counts(seq)]
-        retired = ~merged & (
-            self._marked(filter(self._retired, ledger.retired)) | (self._marked(taken_back) & (counts == 0))
-        )
+        gone = self._marked(filter(self._retired, ledger.retired))
+        living = np.bincount(ends, exists & ~gone, size) > 0  # one part that lives is enough
+        retired = ~merged & (~living | (self._marked(taken_back) & (counts == 0)))
         hidden = ~merged & ~retired & self._marked(filter(ledger.hidden, ledger.categories_with("hidden")))
         shown = exists & ~merged & ~retired & ~hidden
         few = shown & ~known & (counts < SUPPORT) & ~self._marked(ends[ledger.categories_with("named")].tolist())

@@ -75,11 +75,11 @@ def rollback(
 ) -> None:
     """Forget what was learned since a snapshot: answers, ids and names stay."""
     journal = Journal(stream)
-    where = model or Path(journal.meta("model") or "")
+    where = model or journal.meta("model")
     journal.close()
-    if not str(where):
+    if not where:
         raise ConfigError(f"{stream}: nobody knows where the stream's model is; give --model FOLDER.")
-    with Talon.from_pretrained(where).stream(stream, purpose="talon stream rollback") as opened:
+    with Talon.from_pretrained(Path(where)).stream(stream, purpose="talon stream rollback") as opened:
         retired = opened.roll_back(to)
     choices.out.print(f"back to {to}; {len(retired)} categories that came later are retired", highlight=False)
 

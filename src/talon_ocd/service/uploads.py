@@ -28,9 +28,7 @@ def clean_source(text: str | None) -> str:
     >>> clean_source("../../etc/pass\x00wd\n"), clean_source("  "), clean_source(None)
     ('../../etc/passwd', 'upload', 'upload')
     """
-    kept = "".join(
-        letter for letter in text or "" if unicodedata.category(letter) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    )
+    kept = "".join(letter for letter in text or "" if unicodedata.category(letter) not in _INVISIBLE)
     return kept.strip()[:LONGEST_SOURCE] or NAMELESS
 
 
