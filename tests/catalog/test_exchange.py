@@ -1,13 +1,16 @@
 """Answers and names go out and come back."""
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from talon_ocd.catalog import Catalog
 from talon_ocd.catalog.exchange import export
+from talon_ocd.catalog.folder_intake import read_folders
 from talon_ocd.catalog.folders import export_folders, safe_name
 from talon_ocd.catalog.intake import Label, Plan, Step, plan, read_labels
 from talon_ocd.durable import Pictures
@@ -172,6 +175,73 @@ def test_what_was_exported_changes_nothing_when_it_comes_back(catalog: Catalog, 
         export(catalog, tmp_path / f"x.{kind}", kind)
         labels, troubles = read_labels(tmp_path / f"x.{kind}")
         assert plan(catalog, labels) == Plan((), (), 10) and not troubles
+
+
+def test_folders_that_come_back_unchanged_change_nothing(tmp_path: Path) -> None:
+    journal = picture_journal(tmp_path, ["a/1.png", "a/2.png", "b/1.png", "c/1.png", "d/1~2.png"])
+    (tmp_path / "photos/c/1.png").write_bytes((tmp_path / "photos/a/1.png").read_bytes())  # alike, and elsewhere
+    journal.write([Entry(Decision(5, "x/1.png", 3, "", "discovered", 0.9, 0.5, 0, 0.1),
+                         file_key(tmp_path / "photos/c/1.png"), directions(1)[0], directions(1)[0])])  # fmt: skip
+    catalog = Catalog(journal)
+    catalog.rename(2, "../x")
+    catalog.rename(3, ".._x")
+    for link in (True, False):
+        written = export_folders(catalog, tmp_path / f"out {link}", link)
+        labels, troubles = read_folders(catalog, tmp_path / f"out {link}")
+        assert plan(catalog, labels) == Plan((), (), 5) and not troubles and written.pictures == 5
+    journal.close()
+
+
+def test_pictures_that_people_put_into_other_folders_are_labels(tmp_path: Path) -> None:
+    journal = picture_journal(tmp_path, ["a/1.png", "a/2.png", "b/1.png", "a/3.png", "a/4.png", "a/5.png"])
+    catalog, out = Catalog(journal), tmp_path / "out"
+    export_folders(catalog, out)
+    (out / "discovered-1").rename(out / "robin")
+    (out / "discovered-2/2.png").rename(out / "robin/renamed by nobody.png")
+    (out / "discovered-2/3.png").rename(out / "robin/3.png")
+    (out / "cat").mkdir()
+    (out / "discovered-2/5.png").rename(out / "cat/5.png")
+    (out / "cat/1.png").write_text("something else")
+    (out / "lost.png").touch()
+    (out / "x\x01y").mkdir()
+    (out / "robin/1~2.png").rename(out / "x\x01y/1~2.png")
+    labels, troubles = read_folders(catalog, out)
+    made = plan(catalog, labels)
+    assert made.steps == (
+        Step("name", "robin", 2), Step("move", "cat", 0, (5,)), Step("move", "robin", 2, (3,))
+    )  # fmt: skip
+    reasons = "\n".join(trouble.reason for trouble in troubles)
+    assert (
+        len(troubles) == 4
+        and "cat/1.png is no image of this stream" in reasons
+        and "out/lost.png lies beside" in reasons
+    )
+    assert "renamed by nobody" in reasons and "control character" in reasons
+    journal.close()
+
+
+def test_uploads_without_a_name_get_the_ending_of_their_kind_and_come_back(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path / "stream", ())
+    pictures, made = Pictures(journal), []
+    for index, kind in enumerate(("PNG", "JPEG", "PNG")):
+        written = io.BytesIO()
+        Image.new("RGB", (4, 4), (index, 0, 0)).save(written, kind)
+        item = memory_item(written.getvalue(), "upload")
+        decision = Decision(index, item.source, 0, "cat", "known", 0.9, 0.5, 1, 0.1)
+        made.append(Entry(decision, item.key, directions(1)[0], directions(1)[0], pictures.store(item)))
+    pictures.close()
+    journal.write(made)
+    catalog, out = Catalog(journal), tmp_path / "out"
+    export_folders(catalog, out)
+    names = ["upload.jpeg", "upload.png", "upload~2.png"]
+    assert sorted(path.name for path in (out / "cat").iterdir()) == names
+    (out / "dog").mkdir()
+    for name in names[1:]:
+        (out / "cat" / name).rename(out / "dog" / name)
+    labels, troubles = read_folders(catalog, out)
+    assert sorted((label.index, label.name) for label in labels) == [(0, "dog"), (1, "cat"), (2, "dog")]
+    assert not troubles
+    journal.close()
 
 
 def test_labels_name_split_and_move(catalog: Catalog) -> None:

@@ -6,6 +6,7 @@ meets another one by chance.
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from collections.abc import Callable
@@ -13,11 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from talon_ocd.catalog.exchange import Exported, exported
 from talon_ocd.catalog.reading import CatalogReader
 from talon_ocd.durable.pictures import Pictures
 from talon_ocd.errors import CatalogError, StorageError
-from talon_ocd.images import LIMITS, ImageItem
+from talon_ocd.images import LIMITS
+from talon_ocd.images.folders import is_image_name
 from talon_ocd.images.items import Readable
 from talon_ocd.saved import make_folder, reason
 
@@ -64,7 +68,8 @@ def export_folders(
             if item is None:
                 missing.append(row.source)
                 continue
-            _put(item, places.of(row), link)
+            payload = item.payload.read(item.source, LIMITS) if isinstance(item.payload, Readable) else item.payload
+            _put(payload, places.of(row, _ending(row, payload)), link)
             number += 1
     except OSError as error:
         raise StorageError(
@@ -88,14 +93,30 @@ class _Places:
     def folders(self) -> int:
         return len(self._folders)
 
-    def of(self, row: Exported) -> Path:
+    def of(self, row: Exported, ending: str) -> Path:
         if row.resolved not in self._folders:
             folder = self._target / _free(safe_name(row.name), f" ({row.resolved})", self._taken)
             folder.mkdir()
             self._folders[row.resolved], self._files[row.resolved] = folder, set()
-        name = Path(safe_name(re.split(r"[/\\]", row.source)[-1]))
+        name = Path(file_name(row.source) + ending)
         free = _free(name.stem, f"~{row.index}", self._files[row.resolved], name.suffix)
         return self._folders[row.resolved] / free
+
+
+def file_name(source: str) -> str:
+    """Return what the picture of a source is called in a folder, unless another one is called so already."""
+    return safe_name(re.split(r"[/\\]", source)[-1])
+
+
+def folder_names(catalog: CatalogReader) -> dict[str, str]:
+    """Return the names of categories with images by what an export calls, or may call, their folders."""
+    rows = catalog.journal.query("SELECT home FROM decisions WHERE home >= 0 GROUP BY home ORDER BY min(idx)")
+    names: dict[str, str] = {}
+    for end in dict.fromkeys(catalog.resolve(row["home"]) for row in rows):
+        name = catalog.name(end)
+        for folder in (safe_name(name), f"{safe_name(name)} ({end})"):
+            names.setdefault(folder, name)
+    return names
 
 
 def _free(stem: str, more: str, taken: set[str], ending: str = "") -> str:
@@ -126,12 +147,23 @@ def safe_name(text: str) -> str:
     return f"_{name}" if not name or _RESERVED.fullmatch(name) else name
 
 
-def _put(item: ImageItem, place: Path, link: bool) -> None:
-    payload = item.payload.read(item.source, LIMITS) if isinstance(item.payload, Readable) else item.payload
+def _ending(row: Exported, payload: object) -> str:
+    """Return the ending that a picture lacks: uploads need no name, but programs know pictures by their endings."""
+    if is_image_name(file_name(row.source)):
+        return ""
+    try:
+        with Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else Path(str(payload))) as opened:
+            kind = str(opened.format).lower()
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return ""
+    return f".{kind}" if is_image_name(f"x.{kind}") else ".jpg" if kind == "mpo" else ""
+
+
+def _put(payload: object, place: Path, link: bool) -> None:
     if isinstance(payload, bytes):
         place.write_bytes(payload)
         return
-    original = Path(payload)  # type: ignore[arg-type] # what `Pictures.item` gives is bytes, in an archive, or a path
+    original = Path(str(payload))  # what `Pictures.item` gives is bytes, in an archive, or a path
     if link:
         with suppress(OSError):  # another disk, or one without links
             place.hardlink_to(original.resolve())

@@ -1,7 +1,7 @@
 """Taking labels in that people made elsewhere: CSV, JSONL, Label Studio (layer: catalog).
 
-A file becomes a plan first, which can be shown and not done. What a plan does are ordinary events, each of which can be
-undone. Rows that can't be used are told with their line and left out.
+``folder_intake`` reads pictures in folders. A file becomes a plan first, which can be shown and not done. What a plan
+does are ordinary events, each of which can be undone. Rows that can't be used are told with their line and left out.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def read_labels(file: Path) -> tuple[list[Label], list[Trouble]]:
     readers = {".csv": _csv_rows, ".jsonl": _json_lines, ".json": _tasks}
     reader = readers.get(file.suffix.lower())
     if reader is None:
-        raise CatalogError(f"{file}: labels come as .csv, .jsonl or .json (Label Studio), not as {file.suffix!r}.")
+        raise CatalogError(
+            f"{file}: labels come as .csv, .jsonl, .json (Label Studio) or a folder per category, not as "
+            f"{file.suffix!r}."
+        )
     labels, troubles = [], []
     try:
         for line, row in reader(file):

@@ -14,6 +14,7 @@ import typer
 from talon_ocd.catalog import Catalog
 from talon_ocd.catalog.carry import carry
 from talon_ocd.catalog.exchange import FORMATS, export
+from talon_ocd.catalog.folder_intake import read_folders
 from talon_ocd.catalog.folders import export_folders
 from talon_ocd.catalog.intake import Trouble, plan, read_labels
 from talon_ocd.cli import choices
@@ -74,7 +75,9 @@ def export_command(
 
 
 def import_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=".csv, .jsonl, or .json of Label Studio.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help=".csv, .jsonl, .json of Label Studio, or a folder per category.")
+    ],
     stream: StreamOption,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     confirm: Annotated[
@@ -83,9 +86,9 @@ def import_command(
     by: ByOption = "person",
     as_json: JsonOption = False,
 ) -> None:
-    """Take labels in that people made elsewhere: rows with index or source, and name."""
-    labels, unreadable = read_labels(file)
+    """Take labels in that people made elsewhere: rows with index or source, and name; or pictures in folders."""
     with opened(stream, edit=not dry_run) as catalog:
+        labels, unreadable = read_folders(catalog, file) if file.is_dir() else read_labels(file)
         made = plan(catalog, labels, confirm)
         events = [] if dry_run else made.carry_out(catalog, by, display(file.name))
     troubles = sorted([*unreadable, *made.troubles], key=lambda trouble: trouble.line)
@@ -117,7 +120,7 @@ def carry_command(
 def _tell_troubles(troubles: list[Trouble]) -> None:
     if troubles:
         _say(f"{len(troubles)} rows left out:")
-        _some([f"line {trouble.line}: {trouble.reason}" for trouble in troubles])
+        _some([f"line {bad.line}: {bad.reason}" if bad.line else bad.reason for bad in troubles])
 
 
 def _some(lines: list[str]) -> None:
