@@ -135,6 +135,23 @@ def test_typical_images_are_such_that_can_still_be_shown(journal: Journal, catal
     assert list(catalog.exemplars(2)) == [5] and list(catalog.exemplars(0)) == [0]
 
 
+def test_the_nearest_images_are_those_of_the_nearest_features(journal: Journal, catalog: Catalog) -> None:
+    catalog.merge([3], into=2)
+    wanted = [3, 4, 5, 6, 7]
+    features = {index: journal.feature(index) for index in wanted}
+    for index, feature in features.items():
+        assert feature is not None
+        cosines = {other: float(feature @ known) for other, known in features.items() if known is not None}
+        expected = sorted(wanted, key=lambda other: -cosines[other])
+        assert list(catalog.nearest_images(2, feature, 3)) == expected[:3] and expected[0] == index
+    journal.set_meta(tidied={"thumbnails": 5})
+    found = catalog.nearest_images(2, journal.features([4])[1][0], 9)
+    assert sorted(found) == [3, 5, 6, 7], "4 can't be shown any more; founders can"
+    with journal.transaction() as connection:
+        connection.execute("DELETE FROM features")
+    assert list(catalog.nearest_images(2, features[3], 3)) == []  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "choice",
     [{"state": "actve"}, {"sort": "size"}, {"limit": 0}, {"limit": 1001}, {"after": "no cursor"}, {"after": "é"}],

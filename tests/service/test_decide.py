@@ -59,6 +59,9 @@ def test_an_answer_explains_itself(client: Client) -> None:
     for index in shown:
         assert client.get(f"/v1/images/{index}/thumbnail").headers["content-type"] == "image/jpeg"
     stored = client.get("/v1/images/7/decision").json
+    again = client.decide(client.get("/v1/images/7").body, "?learn=false").json
+    same = again["exemplars"] if again["category"] == stored["category"] else again["runner_up_exemplars"]
+    assert same[0] == 7 and 7 not in stored["exemplars"], "an image is nearest to itself"
     member = next(item for item in client.get("/v1/images?limit=500").json["items"] if item["index"] == 7)
     assert {name: stored[name] for name in ("similarity", "margin", "runner_up", "name", "verdict")} == {
         name: member[name] for name in ("similarity", "margin", "runner_up", "name", "verdict")

@@ -8,9 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from heapq import merge as merge_sorted
+from heapq import nlargest
 from itertools import islice
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from talon_ocd.catalog.centres import Centres
 from talon_ocd.catalog.cursors import read_cursor, write_cursor
@@ -25,6 +28,9 @@ MOST_ROWS = 1000
 """Rows of one page."""
 FIRST_IMAGES = 32
 """Images of a category that exemplars are chosen from: its first ones, so that its face does not change every day."""
+
+NEWEST_IMAGES = 64
+"""Images of a category, besides, that are compared with one that somebody looks at."""
 
 
 class CatalogReader:
@@ -171,6 +177,25 @@ class CatalogReader:
                 )
             found |= {(-row["similarity"], row["idx"]) for row in rows}
         return [index for _, index in sorted(found)[:n]]
+
+    def nearest_images(self, category: int, feature: Tensor, n: int = 4) -> Sequence[int]:
+        """Return the images of a category that look most like a unit feature ``(D,)``, nearest first.
+
+        Looked at are its newest ones and the typical ones, as far as their features are stored.
+        """
+        with self._reading:
+            self._facts.demand(category)
+            homes = self._facts.together(category)[:FIRST_IMAGES]
+        newest = nlargest(
+            NEWEST_IMAGES, (index for home in homes for index in self._newest(home, NEWEST_IMAGES, 2**62))
+        )
+        shown_from = self.journal.meta("tidied", {}).get("thumbnails", 0)
+        known = {index for index in newest if index >= shown_from} | set(self.exemplars(category, FIRST_IMAGES))
+        indices, features = self.journal.features(sorted(known))
+        if not indices:
+            return []
+        order = torch.argsort(features @ feature, descending=True, stable=True)[:n]
+        return [indices[place] for place in order.tolist()]
 
     def corrected(self) -> set[int]:
         """Return the images whose home a person has confirmed or chosen."""

@@ -148,8 +148,12 @@ class DiscoveryStream:
 
     def decide_hidden(self, hidden: Tensor, items: Sequence[ImageItem | str]) -> list[Decision]:
         """Answer images given by their trunk outputs ``(N, *hidden_shape)``, each as if it came next."""
-        assignment = self.discovery.look(self.adapter.encode(hidden).cpu())
-        return self.discovery.decisions(assignment, _sources(items), self.answered)
+        return self.look_hidden(hidden, items)[0]
+
+    def look_hidden(self, hidden: Tensor, items: Sequence[ImageItem | str]) -> tuple[list[Decision], Tensor]:
+        """Do what ``decide_hidden`` does, and return the unit features ``(N, D)`` too."""
+        features = self.adapter.encode(hidden).cpu()
+        return self.discovery.decisions(self.discovery.look(features), _sources(items), self.answered), features
 
     def observe_hidden(self, hidden: Tensor, items: Sequence[ImageItem | str]) -> list[Decision]:
         """Answer images given by their trunk outputs ``(N, *hidden_shape)``, for those who cache them."""

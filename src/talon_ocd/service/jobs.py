@@ -17,11 +17,15 @@ from talon_ocd.online import Decision
 
 @dataclass(frozen=True)
 class Outcome:
-    """An answer, whether the stream learned from it, and how many encoder steps it had taken."""
+    """An answer, whether the stream learned from it, and how many encoder steps it had taken.
+
+    ``feature`` is the image's, ``(D,)``, if somebody wants to know what it is nearest to.
+    """
 
     decision: Decision
     learned: bool
     steps: int
+    feature: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 Answer = Outcome | ImageError

@@ -38,7 +38,10 @@ class Decision(BaseModel):
     runner_up_name: str
     runner_up_similarity: Number
     learned: bool
-    exemplars: list[int] = Field(description="Typical images of the category, by their index.")
+    exemplars: list[int] = Field(
+        description="Images of the category, by their index: typical ones; the nearest ones where somebody only looks "
+        "(`learn=false`), and in `/v1/images/{index}/decision`."
+    )
     runner_up_exemplars: list[int]
     image: str | None
     thumbnail: str | None

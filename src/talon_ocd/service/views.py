@@ -47,21 +47,19 @@ class Views:
             runner_up_name=catalog.name(rival) if rival >= 0 else "",
             runner_up_similarity=decision.runner_up_similarity,
             learned=outcome.learned,
-            exemplars=[image for image in catalog.exemplars(resolved, EXEMPLARS + 1) if image != index][:EXEMPLARS]
-            if known
-            else [],
-            runner_up_exemplars=list(catalog.exemplars(catalog.resolve(rival), EXEMPLARS)) if rival >= 0 else [],
+            exemplars=self._exemplars(resolved, outcome, index) if known else [],
+            runner_up_exemplars=self._exemplars(catalog.resolve(rival), outcome, index) if rival >= 0 else [],
             image=image_url(index),
             thumbnail=thumbnail_url(index),
             steps=outcome.steps,
         )
 
     def stored(self, index: int) -> schemas.Decision | None:
-        """Return an answer that was given before."""
+        """Return an answer that was given before, with what its image is nearest to."""
         decision = self._journal.decision(index)
         if decision is None:
             return None
-        return self.decision(Outcome(decision, True, self._journal.steps(index)))
+        return self.decision(Outcome(decision, True, self._journal.steps(index), self._journal.feature(index)))
 
     def category(self, category: catalogs.Category) -> schemas.Category:
         """Return a category."""
@@ -135,6 +133,14 @@ class Views:
         """Return an event in words; an undo says what it takes back."""
         undone = self.find_event(event.undoes) if event.undoes is not None else None
         return summary(event, self.name) if undone is None else f"undone: {self._summary(undone)}"
+
+    def _exemplars(self, category: int, outcome: Outcome, index: int | None) -> list[int]:
+        """Return images of a category but for the one itself: those nearest to it if its feature is given."""
+        found = (
+            [] if outcome.feature is None else self._catalog.nearest_images(category, outcome.feature, EXEMPLARS + 1)
+        )
+        found = found or self._catalog.exemplars(category, EXEMPLARS + 1)
+        return [image for image in found if image != index][:EXEMPLARS]
 
     def _end(self, home: int) -> int:
         return self._catalog.resolve(home) if home >= 0 else -1

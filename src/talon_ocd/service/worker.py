@@ -259,8 +259,11 @@ class Worker:
         return [Outcome(decision, True, steps) for decision in decisions]
 
     def _look(self, good: Sequence[GoodImage], hidden: Tensor) -> Iterator[Outcome]:
-        decisions = self._stream.decide_hidden(hidden, [image.item for image in good]) if good else []
-        return (Outcome(decision, False, self._stream.adapter.steps) for decision in decisions)
+        if not good:
+            return iter(())
+        decisions, features = self._stream.look_hidden(hidden, [image.item for image in good])
+        steps = self._stream.adapter.steps
+        return (Outcome(decision, False, steps, feature) for decision, feature in zip(decisions, features, strict=True))
 
     # Counting
 

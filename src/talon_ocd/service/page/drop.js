@@ -1,6 +1,6 @@
 // Try an image: drop it anywhere, choose it or paste it, and see its decision explained. Learns only if told to.
 
-import { decide } from "./api.js";
+import { decide, getDecision } from "./api.js";
 import { explain } from "./decision.js";
 import { $, fill, h, write } from "./dom.js";
 import { whole } from "./format.js";
@@ -48,7 +48,8 @@ async function one({ file, learns }) {
   const address = URL.createObjectURL(file);
   const picture = h("img.large", { src: address, alt: file.name || "the image" });
   try {
-    add(explain(await decide(file, learns, control.signal), picture));
+    const decision = await decide(file, learns, control.signal);
+    add(explain(decision.learned ? await getDecision(decision.index) : decision, picture)); // with what is nearest
   } catch (problem) {
     if (problem.name === "AbortError") return;
     add(h(
