@@ -211,6 +211,10 @@ def test_images_answered_anew_by_another_model_keep_their_names(
     journal.close()
     assert talon("fit", known_folder, "-o", other, *QUICK, "--seed", 5).code == 0
     assert talon("discover", archive, "-m", other, "-s", old).code == 2
+    assert "talon stream replay" in refused("discover", archive, "-m", model, "-s", old, "--threshold", 0.99)
+    finer = tmp_path / "finer"
+    assert talon("stream", "replay", old, "-m", model, "-o", finer, "--threshold", 0.99, "--quiet").code == 0
+    assert settings_at(finer)["threshold"] == 0.99 and len(set(categories(finer))) > len(set(categories(old)))
     ended = talon("stream", "replay", old, "-m", other, "-o", new, "--quiet")
     assert ended.code == 0 and "100 images answered anew" in ended.out
     journal = Journal(new)

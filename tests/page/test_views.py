@@ -57,7 +57,7 @@ def test_the_slider_says_how_many_categories_there_would_be(page: Page) -> None:
     last = curve["points"][-1]
     page.see(".answer", f"{last['categories']} categor")
     page.see(".panel .note", f"{last['discovered']} of them discovered")
-    page.see(".whatif code", "--finer")
+    page.see(".whatif code", "talon stream replay STREAM -m MODEL -o NEW --finer")
     page.keys(Keys.HOME)
     page.see(".answer", f"{curve['points'][0]['categories']} categor")
 

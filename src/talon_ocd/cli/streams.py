@@ -89,24 +89,37 @@ def replay(
     stream: StreamArgument,
     model: ModelOption,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the new stream.")],
+    adapt: Annotated[
+        str | None, typer.Option("--adapt", help="What keeps learning: prototypes,encoder, one of them, or none.")
+    ] = None,
+    threshold: Annotated[
+        str | None, typer.Option("--threshold", help="auto (what fit found) or a cosine (TALON's rule).")
+    ] = None,
+    finer: Annotated[
+        float | None, typer.Option("--finer", help="Nats of evidence: 3 gives more categories, -3 fewer.")
+    ] = None,
     quiet: choices.QuietOption = False,
 ) -> None:
-    """Answer all images of a stream anew, by another model; names, merges and hidden ones are carried over."""
+    """Answer all images of a stream anew, by another model or with other options; what people said is carried over."""
     old = Journal(stream)
     if output.resolve() == stream.resolve():
         raise ConfigError(f"{output}: the new stream needs a folder of its own.")
     gone: list[Skipped] = []
     pictures = Pictures(old)
     talon = Talon.from_pretrained(model)
-    with talon.stream(output, purpose="talon stream replay") as new:
+    purpose = "talon stream replay"
+    with talon.stream(output, threshold=threshold, adapt=adapt, finer=finer, purpose=purpose) as new:
         with progress_for(choices.err, quiet).task("Answering anew", old.answered) as task:
             for _ in new.run(_images(old, pictures, gone), gone.append):
                 task.advance(1)
         carried = carry(Catalog(old), Catalog(new.journal, new.apply))
+    twice = old.answered - new.answered - len(gone)
     choices.out.print(
-        f"{new.answered} images answered anew, {len(gone)} are gone or can't be read; {len(carried.events)} facts of "
-        f"people carried over, {len(carried.left)} not",
+        f"{new.answered} images answered anew, {len(gone)} are gone or can't be read"
+        f"{f', {twice} had come twice' if twice > 0 else ''}; {len(carried.events)} facts of people carried over, "
+        f"{len(carried.left)} not",
         highlight=False,
+        soft_wrap=True,
     )
     for left in carried.left:
         choices.err.print(

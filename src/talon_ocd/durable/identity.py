@@ -74,7 +74,7 @@ def claim(journal: Journal, identity: Identity, rule: Mapping[str, Any]) -> None
         if (before := begun.get(name)) != value:
             raise StreamError(
                 f"{journal.folder}: this stream was begun with {name}={before!r}, not {value!r}; leave the option out, "
-                "or begin another folder."
+                "begin another folder, or answer its images anew into one with `talon stream replay`."
             )
 
 

@@ -43,7 +43,7 @@ async function show(argument) {
     members = createMembers(category);
     fill(body, members.element);
   } catch (problem) {
-    fill(head, failed(problem), h("a.button", { href: "#/categories" }, "To the categories"));
+    fill(head, failed(problem, null, h("a.button", { href: "#/categories" }, "To the categories")));
   }
 }
 

@@ -57,7 +57,7 @@ function draw(curve) {
   const command = h("code");
   const copy = h(
     "button.quiet.icon",
-    { type: "button", title: "Copy", "aria-label": "Copy the option", onclick: () => copyText(command.textContent) },
+    { type: "button", title: "Copy", "aria-label": "Copy the command", onclick: () => copyText(command.textContent) },
     icon("copy"),
   );
 
@@ -73,7 +73,8 @@ function draw(curve) {
       h("b", {}, label(unit, point.value)),
     );
     write(detail, comparison(point, points[now], place === now));
-    write(command, unit === "cosine" ? `--threshold ${point.value.toFixed(3)}` : `--finer ${point.value}`);
+    const option = unit === "cosine" ? `--threshold ${point.value.toFixed(3)}` : `--finer ${point.value}`;
+    write(command, `talon stream replay STREAM -m MODEL -o NEW ${option}`);
   };
   slider.addEventListener("input", move);
   fill(
@@ -91,10 +92,10 @@ function draw(curve) {
     h(
       "p.note",
       {},
-      `What would have happened to ${images(number)} that are stored. The slider changes nothing: start with `,
+      `What would have happened to ${images(number)} that are stored. The slider changes nothing: a stream keeps the `,
+      "value that it was begun with. To have all images answered anew, with their names, stop the service and run ",
       command,
       copy,
-      " to use this value from then on.",
     ),
   );
   move();
