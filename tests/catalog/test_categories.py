@@ -249,6 +249,14 @@ def test_a_retired_category_lives_again_when_something_comes_to_it(journal: Jour
     assert catalog.get(3).state == "retired"
 
 
+def test_what_is_tentative_follows_the_bounds_of_the_stream(journal: Journal, catalog: Catalog) -> None:
+    assert [one.id for one in catalog.list(state="tentative").items] == [4]
+    journal.set_meta(settings={"bounds": {"tentative_below": 3}})
+    stricter = Catalog(journal)
+    assert sorted(one.id for one in stricter.list(state="tentative").items) == [3, 4, 5]
+    assert [stricter.get(one).state for one in (2, 3)] == ["active", "tentative"]
+
+
 def test_a_merged_category_lives_while_one_of_its_parts_does(journal: Journal, catalog: Catalog) -> None:
     catalog.rename(3, "wren")
     journal.append(Draft("retired", 3, {"reason": "rollback"}), journal.answered)

@@ -35,6 +35,8 @@ class Facts:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.known_names: list[str] = list(journal.meta("names", []))
+        bounds = journal.meta("settings", {}).get("bounds", {})
+        self._support = int(bounds.get("tentative_below", SUPPORT))
         self.ledger = Ledger()
         self.totals = Totals(len(self.known_names))
         self._touched: set[int] = set()
@@ -137,7 +139,7 @@ class Facts:
             return "retired"
         if ledger.hidden(category):
             return "hidden"
-        sure = self.known(category) or count >= SUPPORT or self.naming(category) is not None
+        sure = self.known(category) or count >= self._support or self.naming(category) is not None
         return "active" if sure else "tentative"
 
     def category(self, category: int, exemplars: tuple[int, ...]) -> Category:
@@ -198,7 +200,7 @@ class Facts:
         retired = ~merged & (~living | (self._marked(taken_back) & (counts == 0)))
         hidden = ~merged & ~retired & self._marked(filter(ledger.hidden, ledger.categories_with("hidden")))
         shown = exists & ~merged & ~retired & ~hidden
-        few = shown & ~known & (counts < SUPPORT) & ~self._marked(ends[ledger.categories_with("named")].tolist())
+        few = shown & ~known & (counts < self._support) & ~self._marked(ends[ledger.categories_with("named")].tolist())
         return {
             "active": shown & ~few, "tentative": few, "hidden": exists & hidden, "merged": exists & merged,
             "retired": exists & retired, "known": shown & known, "discovered": shown & ~known, "all": exists,
