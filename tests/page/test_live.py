@@ -5,8 +5,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from selenium import webdriver
 
 from talon_ocd import Talon
+from talon_ocd.online import Bounds
 from tests.page.browsing import Page
 from tests.service.running import Running, digits, running
 
@@ -50,6 +52,22 @@ def test_counts_and_new_categories_arrive_live(page: Page) -> None:
     card = page.card(created["name"])
     assert "tentative" in card.text
     assert page.names() == [created["name"], *before]
+
+
+def test_how_long_a_category_is_tentative_the_stream_says(
+    chromium: webdriver.Chrome, fitted: Talon, tmp_path: Path
+) -> None:
+    bounds = Bounds(tentative_below=3)
+    fitted.stream(tmp_path / "stream", threshold=0.9999, bounds=bounds).close()  # everything but a copy is new
+    with running(fitted, tmp_path / "stream") as service:
+        page = Page(chromium, service)
+        page.open()
+        name = page.api.decide(digits()[0]).json["name"]
+        for count, tentative in ((1, True), (2, True), (3, False)):
+            page.until(lambda: f"{count} image" in page.card(name).text)  # noqa: B023
+            page.until(lambda: ("tentative" in page.card(name).text) == tentative)  # noqa: B023
+            assert page.api.decide(digits()[0]).json["name"] == name
+        chromium.get("about:blank")
 
 
 def test_nothing_jumps_from_under_the_pointer(page: Page) -> None:

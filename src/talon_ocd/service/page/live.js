@@ -58,10 +58,10 @@ function again() {
   }, wait);
 }
 
-/** An answer of the stream: count it, or ask for the category if it is a new one. Others come when they are shown. */
+/** An answer of the stream: count it, or ask for the category. Others come when they are shown. */
 function heard(decision) {
   emit("decision", decision);
-  if (!countDecision(decision) && decision.verdict === "new") fetchSoon(decision.resolved);
+  if (countDecision(decision)) fetchSoon(decision.resolved);
 }
 
 /** A line of the ledger: whatever it is about is asked for again, unless this page wrote it. */

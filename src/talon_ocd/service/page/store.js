@@ -35,17 +35,16 @@ export const hasName = (category) => category.named || category.kind === "known"
 /** A name for an id: the one last heard of, else "#7". */
 export const nameOf = (id) => known.get(id)?.name ?? `#${id}`;
 
-/** Count an answer of the stream in a category that is known here, without asking the service again. */
+/** Count an answer in a category that is known here. Says whether to ask for it: it is new, or its state may change. */
 export function countDecision(decision) {
   const before = known.get(decision.resolved);
-  if (!before) return false;
+  if (!before) return decision.verdict === "new";
   const verdicts = { ...before.verdicts, [decision.verdict]: (before.verdicts[decision.verdict] ?? 0) + 1 };
   const exemplars = before.exemplars.length < 4 ? [...before.exemplars, decision.index] : before.exemplars;
   const count = before.count + 1;
-  const state = before.state === "tentative" && count > 1 ? "active" : before.state;
   const now = Date.now() / 1000;
-  remember({ ...before, verdicts, exemplars, count, state, first_seen: before.first_seen ?? now, last_seen: now });
-  return true;
+  remember({ ...before, verdicts, exemplars, count, first_seen: before.first_seen ?? now, last_seen: now });
+  return before.state === "tentative" || before.state === "retired";
 }
 
 /** Ids of the categories that an event of the ledger names; images that it moves may come from others as well. */
