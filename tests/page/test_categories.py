@@ -1,12 +1,26 @@
 """Seeing categories, naming them, merging them, taking it back."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
+from talon_ocd import Talon
 from tests.page.browsing import Page
-from tests.service.running import digits
+from tests.page.conftest import IMAGES
+from tests.service.running import Running, digits, running
 
 HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"><b>bold</b>"
+
+
+@pytest.fixture
+def served(fitted: Talon, tmp_path: Path) -> Iterator[Running]:
+    """A stream by TALON's rule: its first discovered categories have several images, whatever evidence thinks."""
+    with running(fitted, tmp_path / "stream", threshold=0.5) as service:
+        assert service.client().batch(digits(IMAGES)).status == 200
+        yield service
 
 
 def test_cards_show_what_the_stream_has_found(page: Page) -> None:
@@ -102,7 +116,7 @@ def test_merge_shows_its_direction_and_can_be_turned_round(page: Page) -> None:
     assert page.category(large["name"])["into"] == small["id"]
     page.gone("#selection")
     page.undo_by_toast()
-    page.until(lambda: f"{small['count']} images" in page.card(small["name"]).text)
+    page.until(lambda: f"{small['count']} image" in page.card(small["name"]).text)
     assert f"{large['count']} images" in page.card(large["name"]).text
 
 
