@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,10 @@ from tests.service.running import TOKEN, WAIT, Client, digits, running
 def serving(
     model: Path, folder: Path, *options: str, token: str | None = None
 ) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
-    """Run ``talon serve`` on a free port; what still runs at the end is killed."""
+    """Run ``talon serve`` on a free port, in a session of its own; what still runs of it at the end is killed."""
     words = ["serve", "-m", str(model), "--stream", str(folder), "--port", "0", *options]
-    process = subprocess.Popen([sys.executable, "-m", "talon_ocd", *words], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "talon_ocd", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -34,7 +36,8 @@ def serving(
         assert found, line + process.stderr.read()
         yield Client(int(found.group(1)), token), process
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):  # nothing is left
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

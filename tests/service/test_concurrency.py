@@ -205,6 +205,7 @@ def test_metrics_count(fitted: Talon, folder: Path) -> None:
         assert float(values["talon_prototypes"]) == service.service.stream.memory.size
         assert float(values["talon_answered"]) == 20 and float(values["talon_queue_images"]) == 0
         assert float(values["talon_journal_bytes"]) > 10_000
+        assert float(values["talon_encoders"]) >= 1
         assert float(values['talon_rejected_requests_total{status="404"}']) == 1
         assert float(values['talon_rejected_requests_total{status="422"}']) == 1
         assert float(values['talon_stage_seconds_count{stage="decode"}']) == 21

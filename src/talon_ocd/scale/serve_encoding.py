@@ -146,7 +146,11 @@ def running_replicas(talon: Talon, model: Path, stream: Path, settings: RaySetti
         device = "cuda" if settings.gpus_per_encoder else None
         app = _deployment(number, settings).bind(str(model.resolve()), talon.fingerprint(), device)
         try:
-            yield Replicas(_started(app, name), number)
+            handle = _started(app, name)
+            try:
+                yield Replicas(handle, number)
+            finally:
+                handle.shutdown()  # it would tell of its load when Ray is gone
         finally:
             serve.delete(name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,7 @@ class Reply:
     hidden: npt.NDArray[np.float32]
     decode_seconds: list[float]
     encode_seconds: float
+    encoder: str
 
     def encoded(self, uploads: Sequence[Upload], device: torch.device) -> EncodedImages:
         """Return it as the service takes it; arrays are copied, what Ray hands out can't be written to."""
@@ -50,7 +52,7 @@ class Reply:
             for upload, picture in zip(uploads, self.pictures, strict=True)
         ]
         hidden = torch.from_numpy(self.hidden.copy()).to(device)
-        return EncodedImages(pictures, hidden, self.decode_seconds, self.encode_seconds)
+        return EncodedImages(pictures, hidden, self.decode_seconds, self.encode_seconds, self.encoder)
 
 
 class Replica:
@@ -69,13 +71,15 @@ class Replica:
                 f"{model} is another model here than where the service was started; let both see the same folder."
             )
         self._encoding = LocalEncoding(talon.stream(adapt="none"))
+        self._life = uuid4().hex
 
     async def encode(self, uploads: Sequence[Upload], limits: Limits) -> Reply:
         """Decode images and run the trunk; the next micro-batch is decoded meanwhile."""
         items = [ImageItem(upload.source, None, upload.source, upload.content) for upload in uploads]
         encoded = await asyncio.wrap_future(self._encoding.encode(items, limits))
         pictures = await asyncio.to_thread(lambda: [_plain(picture) for picture in encoded.pictures])
-        return Reply(pictures, encoded.hidden.cpu().numpy(), list(encoded.decode_seconds), encoded.encode_seconds)
+        hidden, seconds = encoded.hidden.cpu().numpy(), list(encoded.decode_seconds)
+        return Reply(pictures, hidden, seconds, encoded.encode_seconds, self._life)
 
 
 def _plain(picture: Tensor | ImageError) -> npt.NDArray[np.uint8] | str:

@@ -32,12 +32,14 @@ class EncodedImages:
         hidden: trunk outputs ``(N, *hidden_shape)`` of the ``N`` usable ones.
         decode_seconds: how long each took to decode.
         encode_seconds: how long the trunk took for all of them.
+        encoder: who did it; another name is another process.
     """
 
     pictures: Sequence[Tensor | ImageError]
     hidden: Tensor
     decode_seconds: Sequence[float]
     encode_seconds: float
+    encoder: str = "here"
 
 
 class Encoding(Protocol):

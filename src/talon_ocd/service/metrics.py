@@ -20,6 +20,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 Readings = Callable[[], Mapping[str, float]]
 GAUGES = {
     "queue_images": "Images that wait for their answer.",
+    "encoders": "Encoders that gave something within the last minute.",
     "categories": "Categories, known and discovered, merged ones counted once.",
     "prototypes": "Prototypes in memory.",
     "answered": "Images answered since the stream began.",

@@ -153,6 +153,7 @@ class Service:
         files = (self.journal.folder / f"{JOURNAL}{end}" for end in ("", "-wal"))
         return {
             "queue_images": self.worker.waiting,
+            "encoders": self.worker.encoders,
             "categories": totals["known"] + totals["discovered"],
             "prototypes": stream.memory.size,
             "answered": stream.answered,

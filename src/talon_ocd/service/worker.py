@@ -37,7 +37,7 @@ MICRO_BATCH = 32
 STORERS = 4
 """Threads that write uploads to the disk."""
 RATE_SECONDS = 60.0
-"""Time over which the rate of answers is taken."""
+"""Time over which the rate of answers is taken, and encoders count as at work."""
 
 
 class Worker:
@@ -56,6 +56,7 @@ class Worker:
         self._waiting = 0
         self._stopping = self._failed = False
         self._recent: deque[tuple[float, int]] = deque()
+        self._encoders: dict[str, float] = {}
         self._arrived: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._under_way: queue.SimpleQueue[UnderWay | None] = queue.SimpleQueue()
         self._tasks: queue.SimpleQueue[Encoded | Callable[[], None] | None] = queue.SimpleQueue()
@@ -86,6 +87,13 @@ class Worker:
         with self._lock:
             self._forget(time.monotonic())
             return sum(number for _, number in self._recent) / RATE_SECONDS
+
+    @property
+    def encoders(self) -> int:
+        """Encoders that gave something within the last minute."""
+        with self._lock:
+            self._forget(time.monotonic())
+            return len(self._encoders)
 
     def submit(
         self, items: Sequence[ImageItem], learn: bool, requests: Sequence[Request | None] | None = None
@@ -188,6 +196,10 @@ class Worker:
             self._metrics.stage("decode", seconds)
         self._metrics.stage("encode", encoded.encode_seconds)
         self._metrics.batch(len(encoded.hidden))
+        now = time.monotonic()
+        with self._lock:
+            self._encoders[encoded.encoder] = now
+            self._forget(now)
 
     def _store(self, jobs: Sequence[Job]) -> None:
         """Write images that will be learned from to the disk, here and not while the owner works."""
@@ -279,6 +291,7 @@ class Worker:
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0][0] < now - RATE_SECONDS:
             self._recent.popleft()
+        self._encoders = {name: last for name, last in self._encoders.items() if last >= now - RATE_SECONDS}
 
     def _leave(self, images: int) -> None:
         with self._lock:
