@@ -36,9 +36,14 @@ def serving(
         assert found, line + process.stderr.read()
         yield Client(int(found.group(1)), token), process
     finally:
-        with suppress(ProcessLookupError):  # nothing is left
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill what still runs of a session."""
+    with suppress(ProcessLookupError):  # nothing
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 @pytest.mark.parametrize(("number", "place"), [(signal.SIGTERM, "file"), (signal.SIGINT, "environment")])

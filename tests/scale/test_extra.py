@@ -35,14 +35,15 @@ def test_an_address_needs_pyarrow_alone(model: Path, tmp_path: Path, monkeypatch
 
 
 def test_a_ray_of_our_own_asks_for_a_token() -> None:
-    """One that is there already keeps its own ways; the environment is that of a whole process."""
+    """One that is there already keeps its own ways; none is started by the way. It is settled for a whole process."""
     pytest.importorskip("ray", reason="a Ray of our own needs the extra ray")
     code = (
         "import os; from talon_ocd.cli.engines import Engine, ray_settings\n"
         "for address in ('auto', None):\n"
         "    ray_settings(Engine.RAY, address, 1, 0.0, 'exact', 2)\n"
-        "    print(os.environ.get('RAY_AUTH_MODE'), len(os.environ.get('RAY_AUTH_TOKEN', '')))"
+        "    print(os.environ.get('RAY_AUTH_MODE'), len(os.environ.get('RAY_AUTH_TOKEN', '')))\n"
+        "print(os.environ['RAY_ENABLE_AUTO_CONNECT'])"
     )
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
-    assert done.stdout.split() == ["None", "0", "token", "64"]
+    assert done.stdout.split() == ["None", "0", "token", "64", "0"]

@@ -1,4 +1,4 @@
-"""Images behind addresses; the file system of this machine stands for a store."""
+"""Images behind addresses; the file system of this machine stands for a store, or a small server that speaks S3."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from talon_ocd.errors import DataError, ImageError
 from talon_ocd.images import stream
+from tests.scale.store import BUCKET, KEYS, store_of
 
 pytest.importorskip("pyarrow", reason="object stores are read with pyarrow, of the extra ray")
 
@@ -23,6 +24,20 @@ def test_an_address_has_the_images_of_the_folder(incoming_folder: Path) -> None:
     assert len({item.key for item in there.items}) == len(there.items)
     travelled = pickle.loads(pickle.dumps(there.items[7]))
     assert travelled.load().tobytes() == here.items[7].load().tobytes()
+
+
+def test_a_store_that_speaks_s3_has_the_images_of_the_folder(
+    incoming_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    here = stream(incoming_folder).items
+    with store_of(incoming_folder) as store:
+        there = stored(store.address).items
+        assert [item.source for item in there] == [
+            item.source.replace(str(incoming_folder), f"s3://{BUCKET}") for item in here
+        ]
+        assert [item.load().tobytes() for item in there[:9]] == [item.load().tobytes() for item in here[:9]]
 
 
 def test_shards_are_read_in_place(incoming_folder: Path, tmp_path: Path) -> None:

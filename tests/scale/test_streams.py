@@ -26,6 +26,7 @@ from talon_ocd.scale.portable import BYTES, bytes_to_send
 from talon_ocd.scale.settings import RaySettings
 from tests import tiny
 from tests.cli.running import refused, talon
+from tests.scale.store import BUCKET, KEYS, store_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
@@ -48,9 +49,12 @@ kills = pytest.mark.skipif(sys.platform == "win32", reason="processes are killed
 
 @pytest.fixture(scope="module", autouse=True)
 def on_ray() -> Iterator[None]:
-    with connected(TWO) as encoders:
-        assert encoders == 2
-        yield
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():  # readers have the environment that Ray was started with
+            patch.setenv(name, value)
+        with connected(TWO) as encoders:
+            assert encoders == 2
+            yield
     assert not ray.is_initialized()
 
 
@@ -222,13 +226,14 @@ def test_an_archive_is_the_file_of_one_process(
 
 def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
     words = ("-m", often, "--quiet", "--adapt", "prototypes")
-    done = talon(
-        "discover", incoming_folder.as_uri(), "-o", tmp_path / "spread", *words, *("--engine", "ray", "--encoders", 1)
-    )
+    with store_of(incoming_folder) as store:
+        done = talon(
+            "discover", store.address, "-o", tmp_path / "spread", *words, *("--engine", "ray", "--encoders", 1)
+        )
     assert done.code == 0 and "Ray: 1 encoder (" in done.out
     talon("discover", incoming_folder, "-o", tmp_path / "alone", *words)
     spread, one = ((tmp_path / name / "decisions.jsonl").read_text() for name in ("spread", "alone"))
-    assert spread.replace("file:///", "/") == one
+    assert spread.replace(f"s3://{BUCKET}", str(incoming_folder)) == one
     assert (tmp_path / "spread" / "second_thoughts.json").exists()
 
 

@@ -19,6 +19,7 @@ from talon_ocd.images import stream as stream_of
 from talon_ocd.images.vectors import check_pyarrow
 from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.online.stream import OnSkip
+from talon_ocd.scale.connecting import start_only_when_told
 from talon_ocd.scale.extra import STREAM_NEEDS, check_extra
 from talon_ocd.scale.settings import RaySettings
 from talon_ocd.scale.token import demand_token
@@ -76,6 +77,7 @@ def ray_settings(
     settings = RaySettings(address, encoders, gpus, mode, staleness)  # type: ignore[arg-type]  # it checks the word
     if engine is Engine.RAY:
         check_extra("--engine ray", needs)
+        start_only_when_told()
         if address is None:
             demand_token()
         return settings
@@ -171,4 +173,5 @@ def ray_line(facts: Mapping[str, Any]) -> str:
     died = facts["encoder_restarts"] + facts["owner_restarts"]
     again = f"; {died} times a process died, was started again and did its work again" if died else ""
     encoders = f"{facts['encoders']} encoder{'s' if facts['encoders'] > 1 else ''}"
-    return f"Ray: {encoders} ({speeds} each at work), owner {facts['owner_busy']:.0%} busy{again}"
+    encoders += f" ({speeds} each at work)" if speeds else ""
+    return f"Ray: {encoders}, owner {facts['owner_busy']:.0%} busy{again}"

@@ -21,6 +21,7 @@ from talon_ocd.errors import StreamError
 from talon_ocd.images import ImageItem
 from talon_ocd.images.decode import LIMITS
 from talon_ocd.scale.chunks import Chunk
+from talon_ocd.scale.connecting import starts_by_the_way
 from talon_ocd.scale.portable import BYTES
 from talon_ocd.scale.storage import Stored
 
@@ -74,7 +75,15 @@ class ReadAhead:
         return Chunk(items, block)
 
     def close(self) -> None:
-        """Read no further; a thread that were left behind would start another Ray when this one is gone."""
+        """Read no further.
+
+        A store that does not answer is not waited for: the end of Ray ends who asked it. Only where asking would start
+        another Ray, in a program that did not forbid it, it is.
+        """
+        if self.late and not starts_by_the_way():
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would complain of the Ray that is gone
+            self._waiter.shutdown(wait=False, cancel_futures=True)
+            return
         self._waiter.shutdown(cancel_futures=True)
         self._blocks.close()
 

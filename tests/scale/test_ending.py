@@ -1,9 +1,11 @@
-"""A service and its Ray as a program of its own: its encoders grow under load, and nothing of it is left behind."""
+"""Commands with a Ray of their own, as programs of their own: how they end, and that nothing of them is left."""
 
 from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,8 +16,9 @@ from threading import Event
 
 import pytest
 
-from tests.cli.test_serve import serving
+from tests.cli.test_serve import end, serving
 from tests.images.pictures import encoded, photo
+from tests.scale.store import KEYS, store_of
 from tests.service.running import WAIT, Client
 
 pytestmark = [
@@ -44,6 +47,38 @@ def members(session: int) -> list[str]:
     return found
 
 
+def nothing_is_left(process: subprocess.Popen[str]) -> bool:
+    """Wait until all processes are gone; also tells whether more than one Ray was started."""
+    ends = time.monotonic() + WAIT
+    while (left := members(process.pid)) and time.monotonic() < ends:
+        time.sleep(0.1)
+    rays = list(Path(gettempdir()).glob(f"ray/session_*_{process.pid}"))
+    return not left and len(rays) == 1
+
+
+def test_a_store_that_does_not_answer_holds_nobody_up(
+    model: Path, incoming_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-m", "talon_ocd", "discover"]
+    options = ["-m", str(model), "-o", str(tmp_path / "out"), "--engine", "ray", "--encoders", "1", "--quiet"]
+    with store_of(incoming_folder) as store:
+        store.answers.clear()
+        words = [*command, store.address, *options]
+        process = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            assert store.asked.wait(WAIT)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(WAIT) == 130 and process.stderr is not None
+            assert process.stderr.read().splitlines() == ["talon: stopped; what was written so far is kept."]
+            assert nothing_is_left(process)
+        finally:
+            end(process)
+
+
 def test_under_load_there_are_more_encoders(model: Path, tmp_path: Path) -> None:
     options = ("--engine", "ray", "--encoders", "1-2", "--rate", "0")
     with serving(model, tmp_path / "stream", *options) as (client, process), ThreadPoolExecutor() as pool:
@@ -70,8 +105,4 @@ def test_under_load_there_are_more_encoders(model: Path, tmp_path: Path) -> None
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT) == 0 and process.stderr is not None
         assert process.stderr.read().splitlines() == ["talon: stopped; everything that was answered is kept."]
-        assert len(list(Path(gettempdir()).glob(f"ray/session_*_{process.pid}"))) == 1  # no other Ray was started
-        gone_by = time.monotonic() + WAIT
-        while left := members(process.pid):
-            assert time.monotonic() < gone_by, left
-            time.sleep(0.1)
+        assert nothing_is_left(process)
