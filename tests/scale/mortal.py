@@ -1,4 +1,4 @@
-"""A replica that can be told to die, as one does whose machine is gone."""
+"""A replica that can be told to die, as one does whose machine is gone, or to fail."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from talon_ocd.scale.serve_replica import Replica, Reply, Upload
 
 DEADLY = "deadly until "
 """Begins the name of an image; a file follows that is written before the process dies, once."""
+SURPRISING = "a surprise"
+"""Name of an image with which nobody has reckoned."""
 
 
 class MortalReplica(Replica):
-    """Dies of a deadly image, with all that it has in hand."""
+    """Dies of a deadly image, with all that it has in hand; fails on a surprising one."""
 
     async def encode(self, uploads: Sequence[Upload], limits: Limits) -> Reply:
         for upload in uploads:
+            if upload.source == SURPRISING:
+                raise RuntimeError("secret inner words")
             if upload.source.startswith(DEADLY):
                 written = Path(upload.source.removeprefix(DEADLY))
                 if not written.exists():

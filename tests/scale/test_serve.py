@@ -1,9 +1,10 @@
-"""The service with its encoders on Ray Serve: the tests of the single-process service, and what can go wrong between.
+"""The service with its encoders on Ray Serve: all tests of the single-process service, and what can go wrong between.
 
-The imported tests run as they are, over HTTP; only who encodes is another one. One Ray serves them all.
+The imported tests run as they are, over HTTP; only who encodes is another one. One Ray serves them all. One is written
+anew: an unexpected error happens in another process here.
 """
 
-# ruff: noqa: F401, F811
+# ruff: noqa: F401, F403, F811
 # (imported tests and fixtures are used by being there)
 
 from __future__ import annotations
@@ -27,55 +28,14 @@ from tests.cli.test_serve import serving
 from tests.service import running as running_module
 from tests.service.conftest import client, folder, served
 from tests.service.running import WAIT, digits, running
-from tests.service.test_concurrency import (
-    test_a_folder_has_one_service,
-    test_a_full_disk_is_told_and_loses_nothing,
-    test_a_service_goes_on_where_it_stopped,
-    test_many_clients_lose_nothing_and_double_nothing,
-    test_metrics_count,
-    test_reading_waits_for_nobody,
-    test_stopping_finishes_what_waits,
-    test_the_encoder_learns_while_it_serves,
-)
-from tests.service.test_decide import (
-    test_a_batch_tells_bad_images_in_their_places,
-    test_a_repeated_batch_gets_the_first_answers,
-    test_a_repeated_request_gets_the_first_answer,
-    test_every_bad_image_is_a_problem_and_the_odd_ones_are_answered,
-    test_looking_changes_nothing,
-    test_pictures_come_back,
-    test_raw_bytes_and_forms_are_the_same,
-    test_the_answers_are_those_of_the_stream,
-    test_the_same_request_at_once_is_answered_once,
-    test_wrong_content_is_refused_with_what_to_do,
-)
-from tests.service.test_events import (
-    test_events_need_the_token,
-    test_founded_categories_are_told,
-    test_listeners_are_sent_away_when_the_service_stops,
-    test_listeners_hear_what_happens,
-)
-from tests.service.test_limits import (
-    small,
-    test_a_client_that_asks_first_need_not_send,
-    test_a_client_that_leaves_in_the_middle_does_no_harm,
-    test_a_head_that_never_ends_is_not_waited_for,
-    test_a_large_body_of_unknown_length_is_refused_while_it_is_read,
-    test_bombs_are_refused_by_their_header,
-    test_garbage_instead_of_http_is_a_400,
-    test_large_bodies_are_refused,
-    test_memory_for_bodies_is_bounded,
-    test_slow_bodies_are_refused,
-    test_the_queue_is_bounded,
-    test_too_many_requests,
-    test_what_is_not_answered_in_time_is_not_learned,
-)
-from tests.service.test_security import (
-    locked,
-    test_a_page_trades_the_token_for_a_cookie,
-    test_every_answer_keeps_browsers_careful,
-    test_nothing_is_read_without_the_token,
-)
+from tests.service.test_categories import *
+from tests.service.test_concurrency import *
+from tests.service.test_decide import *
+from tests.service.test_docs import *
+from tests.service.test_events import *
+from tests.service.test_limits import *
+from tests.service.test_openapi import *
+from tests.service.test_security import *
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
@@ -89,7 +49,7 @@ with warnings.catch_warnings():
     from talon_ocd.scale.serve_encoding import ServeEncoding
     from talon_ocd.scale.serve_replica import Replica
 from talon_ocd.scale.settings import RaySettings
-from tests.scale.mortal import DEADLY, MortalReplica
+from tests.scale.mortal import DEADLY, SURPRISING, MortalReplica
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,6 +65,16 @@ def on_ray(fitted: Talon, model: Path, tmp_path_factory: pytest.TempPathFactory)
 
             patch.setattr(running_module, "ENCODING", encoding)
             yield
+
+
+def test_an_unexpected_error_is_a_500_that_tells_nothing(  # type: ignore[no-redef]  # that of one process
+    fitted: Talon, folder: Path
+) -> None:
+    with running(fitted, folder) as service:
+        refused = service.client().decide(digits()[0], f"?source={quote(SURPRISING)}")
+        assert refused.status == 500
+        assert "secret" not in str(refused.problem("internal"))
+        assert service.client().decide(digits()[0]).json["index"] == 0
 
 
 def deadly(file: Path) -> str:
