@@ -9,6 +9,7 @@ anew: an unexpected error happens in another process here.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -108,6 +110,25 @@ def test_a_full_ray_is_told(fitted: Talon, model: Path, folder: Path, monkeypatc
     finally:
         remove_placement_group(taken)
     assert serve_encoding.app_name(folder) not in serve.status().applications
+
+
+def test_a_ray_that_does_not_answer_is_not_waited_for(
+    fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serve_encoding, "LONGEST_END", 0.5)
+    name, one = serve_encoding.app_name(folder), RaySettings(encoders=1)
+    controller: Any = ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve")
+    process: int = ray.get(controller.get_pid.remote())
+    try:
+        with serve_encoding.running_replicas(fitted, model, folder, one):
+            os.kill(process, signal.SIGSTOP)
+        assert "Ray does not answer" in caplog.text
+    finally:
+        os.kill(process, signal.SIGCONT)
+    ends = time.monotonic() + WAIT
+    while name in serve.status().applications:  # it had been told, after all
+        assert time.monotonic() < ends
+        time.sleep(0.1)
 
 
 def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None:

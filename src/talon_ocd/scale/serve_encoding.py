@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
@@ -40,6 +41,8 @@ TRIES = 3
 """Replicas that may die of a micro-batch before it is refused."""
 LONGEST_START = 300.0
 """Seconds that replicas may take to start and load the model."""
+LONGEST_END = 30.0
+"""Seconds that replicas may take to end."""
 LOAD: dict[str, Any] = {
     "target_ongoing_requests": 1.0,
     "metrics_interval_s": 1.0,
@@ -145,14 +148,12 @@ def running_replicas(talon: Talon, model: Path, stream: Path, settings: RaySetti
         name = app_name(stream)
         device = "cuda" if settings.gpus_per_encoder else None
         app = _deployment(number, settings).bind(str(model.resolve()), talon.fingerprint(), device)
+        handle: DeploymentHandle[Any] | None = None
         try:
             handle = _started(app, name)
-            try:
-                yield Replicas(handle, number)
-            finally:
-                handle.shutdown()  # it would tell of its load when Ray is gone
+            yield Replicas(handle, number)
         finally:
-            serve.delete(name)
+            _end(handle, name)
 
 
 def app_name(stream: Path) -> str:
@@ -178,6 +179,24 @@ def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
             )
         time.sleep(REST_SECONDS)
     return handle
+
+
+def _end(handle: DeploymentHandle[Any] | None, name: str) -> None:
+    """Let replicas end; a Ray that does not answer any more is not waited for, because the stream must be closed."""
+
+    def end() -> None:
+        try:
+            if handle is not None:
+                handle.shutdown()  # it would tell of its load when Ray is gone
+            serve.delete(name)
+        except (RayError, RayServeException) as error:
+            _log.error("the encoders could not be told to end (%s).", error)
+
+    ending = threading.Thread(target=end, name="talon-ray-end", daemon=True)
+    ending.start()
+    ending.join(LONGEST_END)
+    if ending.is_alive():
+        _log.error("Ray does not answer; the encoders could not be told to end.")
 
 
 def _deployment(number: int, settings: RaySettings) -> Any:
