@@ -203,16 +203,18 @@ class RayStream:
         """Say what went wrong, and what to do."""
         if not isinstance(cause, RayActorError):
             return f"a process of the stream failed ({type(cause).__name__}: {cause}); the logs of Ray say more."
+        said = " ".join(str(cause).split())  # Ray's words have many lines
         if cause.actor_id != self.owner._actor_id.hex():
-            return f"an encoder died {MOST_RETRIES} times over the same images ({cause}); is there enough memory?"
+            return f"an encoder died {MOST_RETRIES} times over the same images ({said}); is there enough memory?"
         if self.folder is None:
             return (
                 "the process that holds the memory died, and what it had learned with it; give --stream FOLDER: then "
                 "it goes on from its journal."
             )
         return (
-            f"the process that holds the memory died {MOST_OWNERS} times ({cause}); is there enough memory? What was "
-            "answered is in the journal: the same command goes on from there."
+            f"the process that holds the memory died and could not be started again, or died {MOST_OWNERS} times "
+            f"({said}); is there enough memory, and does Ray still run? What was answered is in the journal: the same "
+            "command goes on from there."
         )
 
 
