@@ -23,6 +23,7 @@ def test_without_ray_the_command_says_what_to_install(
         (refused("discover", incoming_folder, *out, tmp_path / "out", *ray), extra.STREAM_NEEDS),
         (refused("discover", "s3://birds/2026", *out, tmp_path / "out", *ray), extra.DATA_NEEDS),
         (refused("embed", incoming_folder, *out, tmp_path / "out.parquet", *ray), extra.DATA_NEEDS),
+        (refused("serve", "-m", model, "--stream", tmp_path / "stream", *ray), extra.SERVE_NEEDS),
     ):
         assert f"needs {', '.join(needs)}; " in message and "pip install 'talon-ocd[ray]'" in message
 
