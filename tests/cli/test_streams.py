@@ -225,4 +225,6 @@ def test_images_answered_anew_by_another_model_keep_their_names(
 def test_refusals(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
     assert "nowhere to write to" in refused("discover", incoming_folder, "-m", model)
     assert "--watch follows a folder" in refused("discover", incoming_folder, "-m", model, "--watch", "-o", tmp_path)
+    both = ("--watch", "--stream", tmp_path / "watched", "-o", tmp_path / "report")
+    assert "writes no report" in refused("discover", incoming_folder, "-m", model, *both)
     assert "no stream here" in refused("stream", "info", tmp_path)

@@ -106,6 +106,10 @@ def _check(output: Path | None, stream: Path | None, watch: bool, shuffle: bool,
         raise ConfigError("--shuffle needs all images before the first answer; paths on stdin come one by one.")
     if watch and (stream is None or lazy or shuffle):
         raise ConfigError("--watch follows a folder, for ever: give DATA as a folder, --stream, and no --shuffle.")
+    if watch and output is not None:
+        raise ConfigError(
+            f"--output {output}: --watch never ends and writes no report; answers go to --stream. Leave it out."
+        )
     if output is not None:
         return output
     if stream is None:
