@@ -34,6 +34,8 @@ class OfflineConfig:
     """Passes over the labelled images; 0 trains nothing. Paper and code: 100."""
     keep_pretrained: bool = True
     """Decide on features of the pre-trained and the trained head side by side; the paper has the trained ones alone."""
+    trained_weight: float = 0.5
+    """Length of the trained head's part beside the pre-trained one's: known classes must not drown new ones."""
     texture: int = 32
     """Directions of the pre-trained head's local features whose covariance stands beside both; 0 leaves it out."""
     batch_size: int = 128
@@ -97,6 +99,7 @@ class OfflineConfig:
             "classifier_weight",
             "warmup_epochs",
             "texture",
+            "trained_weight",
             "cache_bytes",
             "cache_disk_bytes",
         ):
@@ -207,11 +210,10 @@ class EvidenceConfig:
     """ψ is mixed with its mean as if that came from so many classes more: few classes say little of one direction."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
-    concentration: float | Literal["growing", "auto"] = "growing"
-    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``growing`` is 8 + K / 2 with K
-    categories, whose number counts as κ log K / 8. With a number or ``auto``, 2.5 for each known class, it is log K."""
+    concentration: float | Literal["auto"] = "auto"
+    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``auto`` is 2.5 for each known class."""
     prior_weight: float = 4.0
-    """κ, how much priors count: coordinates are not independent, so that evidence is too sure of itself."""
+    """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
     """Learn from the answers which share of a stream is of known classes; else known or not is equally likely."""
     offset: float | Literal["auto"] = "auto"

@@ -147,7 +147,7 @@ def read_model(folder: Path) -> SavedModel:
 def _completed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a model, those that came later at what they were when nobody could set them."""
     later: dict[str, dict[str, Any]] = {
-        "offline": {"texture": 0},
+        "offline": {"texture": 0, "trained_weight": 1.0},
         "evidence": {"prior_weight": 1.0, "learn_share": False},
     }
     completed = {part: {**values, **config.get(part, {})} for part, values in later.items()}

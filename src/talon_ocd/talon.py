@@ -298,7 +298,9 @@ class Talon:
 
 def prepared(backbone: Backbone, config: OfflineConfig) -> Backbone:
     """Return the encoder that will be trained: with pre-trained head and texture beside it, if the settings say so."""
-    return paired(backbone, config.epochs > 0, config.texture) if config.keep_pretrained else backbone
+    if not config.keep_pretrained:
+        return backbone
+    return paired(backbone, config.epochs > 0, config.texture, config.trained_weight)
 
 
 def cache_for(backbone: Backbone, config: TalonConfig, directory: Path | None = None) -> TrunkCache:

@@ -12,7 +12,7 @@ from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, fewest, pays, rehearsals
+from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, pays, plateau, rehearsals
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -79,7 +79,7 @@ def test_offsets_are_rehearsed_and_reported_with_the_spread_of_unseen_images() -
     assert result.rule == "evidence" and [trial.threshold for trial in result.trials] == list(OFFSETS)
     found = [trial.found_ratio for trial in result.trials]
     assert found == sorted(found) and found[0] < 1 < found[-1]
-    assert OFFSETS[0] <= result.threshold < OFFSETS[-1]
+    assert OFFSETS[0] < result.threshold < OFFSETS[-1]
     assert len(result.residuals) == 3 * 4 * 10  # rounds, known classes, images not trained on
     assert "residuals" not in result.to_dict()
 
@@ -91,32 +91,32 @@ def trials(
     ratios = [1.0 + at for at in range(len(accuracy))] if found is None else found
     both = enumerate(zip(accuracy, ratios, strict=True))
     return [
-        Trial(epochs, OFFSETS[at], value, 0.0, 0.0, ratio, 0.2, tuple(value + ease for ease in rounds))
+        Trial(epochs, OFFSETS[at], value, 0.0, 0.0, ratio, 0.1, tuple(value + ease for ease in rounds))
         for at, (value, ratio) in both
     ]
 
 
-def test_the_offset_is_the_smallest_of_those_as_good_as_the_best() -> None:
-    smallest = fewest(trials(0, [0.3, 0.55, 0.5, 0.6, 0.4]))  # the second to the fourth
-    assert smallest.threshold == OFFSETS[1] and smallest.found_ratio == 2.0 and smallest.strict_all == 0.55
-    assert fewest(trials(0, [0.1, 0.2, 0.9])).threshold == OFFSETS[2]
-    assert fewest(trials(0, [0.9, 0.2, 0.1])).threshold == OFFSETS[0]
-    assert fewest(trials(0, [0.5] * 10)[::-1]).threshold == OFFSETS[0]
+def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
+    middle = plateau(trials(0, [0.3, 0.55, 0.5, 0.6, 0.4]))  # the second to the fourth
+    assert middle.threshold == (OFFSETS[1] + OFFSETS[3]) / 2 and middle.found_ratio == 3.0
+    assert plateau(trials(0, [0.1, 0.2, 0.9])).threshold == OFFSETS[2]
+    assert plateau(trials(0, [0.9, 0.2, 0.1])).threshold == OFFSETS[0]
+    assert plateau(trials(0, [0.5] * len(OFFSETS))).threshold == (OFFSETS[0] + OFFSETS[-1]) / 2
 
 
 def test_training_must_pay_in_the_same_rounds() -> None:
     untrained = trials(0, [0.1, 0.5, 0.2])
-    assert fewest(untrained + trials(9, [0.1, 0.2, 0.53])).epochs == 9  # rounds differ, but each one gains
-    assert fewest(untrained + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
-    assert fewest(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
-    assert fewest(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2))).epochs == 0  # better, not surely
+    assert plateau(untrained + trials(9, [0.1, 0.2, 0.53])).epochs == 9  # rounds differ, but each one gains
+    assert plateau(untrained + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
+    assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
+    assert plateau(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2))).epochs == 0  # better, not surely
     assert not pays(np.array([0.04, 0.0, 0.01, -0.01])) and pays(np.array([0.04, 0.03, 0.05, 0.01]))
 
 
 def test_offsets_that_find_too_few_categories_take_part_only_if_all_good_ones_do() -> None:
     floor = [0.55, 0.55, 0.55, 0.6, 0.58]  # everything joins known classes, and that looks fair
-    assert fewest(trials(0, floor, [0.7, 0.7, 0.7, 1.1, 1.4])).threshold == OFFSETS[3]
-    assert fewest(trials(0, floor, [0.5, 0.6, 0.7, 0.8, 0.9])).threshold == OFFSETS[0]
+    assert plateau(trials(0, floor, [0.7, 0.7, 0.7, 1.1, 1.4])).threshold == (OFFSETS[3] + OFFSETS[4]) / 2
+    assert plateau(trials(0, floor, [0.5, 0.6, 0.7, 0.8, 0.9])).threshold == (OFFSETS[0] + OFFSETS[4]) / 2
 
 
 @pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])

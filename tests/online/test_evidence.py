@@ -52,7 +52,7 @@ class World:
 
 
 def world(
-    images: int, seed: int = 0, known: int = 2, new: int = 2, tail: float = 9.0, offset: float = 5.0, noise: float = 0.3
+    images: int, seed: int = 0, known: int = 2, new: int = 2, tail: float = 9.0, offset: float = 0.0, noise: float = 0.3
 ) -> World:
     """Classes of 5-dimensional features around random directions; three labelled images of each known one."""
     random = torch.Generator().manual_seed(seed)
@@ -89,7 +89,7 @@ def assert_same_answers(found: list[Row], wanted: list[Row]) -> None:
     st.integers(1, 3),
     st.integers(0, 4),
     st.sampled_from(TAILS),
-    st.sampled_from([-12.0, -1.0, 0.0, 3.0, 6.0, 10.0, 30.0]),
+    st.sampled_from([-12.0, -3.0, -1.0, 0.0, 1.0, 30.0]),
     st.booleans(),
     st.integers(0, 9999),
 )
@@ -146,7 +146,7 @@ def test_second_thoughts_of_such_streams_move_images() -> None:
 
 
 def test_long_batches_are_answered_in_sequence_too() -> None:
-    drawn = world(400, 3, known=3, new=40, noise=0.15, offset=12.0)
+    drawn = world(400, 3, known=3, new=40, noise=0.15, offset=4.0)
     together, parts = drawn.rule(), drawn.rule()
     wanted = [row for part in drawn.features.split(7) for row in rows_of(parts.assign(part, NOTHING))]
     assert_same_answers(rows_of(together.assign(drawn.features, NOTHING)), wanted)

@@ -396,8 +396,8 @@ def test_a_bad_stream_ruins_the_encoder_unless_it_is_guarded(fitted: Talon, thre
     free, guarded = (opened(fitted, threshold, one, 80, FINER, encoder_lr=3.0) for one in (None, GuardConfig()))
     for stream in (without, free, guarded):
         stream.observe_many(bad)
-    assert accuracy(free) < accuracy(without) - 0.1
-    assert accuracy(guarded) >= accuracy(without) - 0.05
+    assert accuracy(free) < accuracy(without) - 0.05  # the pre-trained part can't be ruined
+    assert accuracy(guarded) > accuracy(without) - 0.05
 
 
 def test_a_model_guards_the_streams_whose_encoder_learns(fitted: Talon) -> None:

@@ -81,10 +81,8 @@ class SlowEvidence:
     def hurdle(self) -> float:
         living = sum(bool(self.members(category)) for category in range(self.size))
         answered = len(self.images)
-        if self.concentration is None:
-            chance = (8 + living / 2) / (8 + living / 2 + answered)
-            return self.offset + self.prior_weight * (math.log(living / 8) + math.log(chance))
-        chance = self.concentration / (self.concentration + answered)
+        concentration = 2.5 * max(len(self.labelled), 1) if self.concentration is None else self.concentration
+        chance = concentration / (concentration + answered)
         return self.offset + math.log(living) + self.prior_weight * math.log(chance)
 
     @property

@@ -23,21 +23,28 @@ AT_ONCE = 64
 
 
 class PairedHead(nn.Module):
-    """Parts side by side: hidden ``(B, *hidden_shape)`` -> ``(B, D)``, each centred and of unit length.
+    """Parts side by side: hidden ``(B, *hidden_shape)`` -> ``(B, D)``, each centred and scaled to its length.
 
     Attributes:
         first: the pre-trained head; it never moves, unless it is the only one.
         second: the head that training and adaptation move; ``None`` if there is no training, or if it would not pay.
         texture: how local features of the first head vary together; ``None`` if it is not wanted.
+        weight: length of the second head's part; all others have length 1.
         centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``centre`` sets it.
     """
 
     centres: Tensor
 
     def __init__(
-        self, head: nn.Module, feature_size: int, trained: bool = True, texture: Texture | None = None
+        self,
+        head: nn.Module,
+        feature_size: int,
+        trained: bool = True,
+        texture: Texture | None = None,
+        weight: float = 1.0,
     ) -> None:
         super().__init__()
+        self.weight = weight
         self.first = copy.deepcopy(head)
         self.second = copy.deepcopy(head) if trained else None
         self.texture = texture
@@ -70,8 +77,9 @@ class PairedHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Encode with all parts."""
         first, texture = self._first(hidden)
-        raw = [first] if self.second is None else [first, self.second(hidden)]
-        parts = [F.normalize(F.normalize(part.float(), dim=1) - self.centres[i], dim=1) for i, part in enumerate(raw)]
+        parts = [self._centred(first, 0)]
+        if self.second is not None:
+            parts.append(self.weight * self._centred(self.second(hidden), 1))
         return torch.cat(parts if texture is None else [*parts, texture], dim=1)
 
     def learn_texture(self, hidden: Tensor) -> None:
@@ -90,6 +98,10 @@ class PairedHead(nn.Module):
             self.drop_second()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def _centred(self, raw: Tensor, head: int) -> Tensor:
+        """Return unit rows ``(B, feature_size)`` of what a head sees, without what it sees of all images."""
+        return F.normalize(F.normalize(raw.float(), dim=1) - self.centres[head], dim=1)
+
     def _first(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what the pre-trained head sees, and texture: the block before both runs once."""
         if self.texture is None:
@@ -105,17 +117,18 @@ class Paired(Backbone):
         base: the encoder with its pre-trained head.
         trained: whether there is a second head, to be trained.
         texture: directions of local features whose covariance is a part of the feature; 0: none.
+        weight: length of the second head's part beside the others.
     """
 
     head: PairedHead
 
-    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0) -> None:
+    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0, weight: float = 1.0) -> None:
         super().__init__()
         self._base = (base,)  # in a tuple: its parameters are not ours
         self.family, self.name = base.family, base.name
         self.preprocessing, self.hidden_shape = base.preprocessing, base.hidden_shape
         part = Texture(base.local_size, texture) if texture else None
-        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part)
+        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part, weight)
         self.finish()
 
     @property
@@ -136,7 +149,7 @@ class Paired(Backbone):
     def architecture(self) -> dict[str, Any]:
         """Return which parts there are, and the base's, one level down."""
         texture = 0 if self.head.texture is None else self.head.texture.directions.shape[1]
-        parts = {"trained": self.head.second is not None, "texture": texture}
+        parts = {"trained": self.head.second is not None, "texture": texture, "weight": self.head.weight}
         return {"kind": KIND, "name": self.name, **parts, "base": self.base.architecture()}
 
     @classmethod
@@ -149,11 +162,11 @@ class Paired(Backbone):
         return self.base.trunk_fingerprint()
 
 
-def paired(backbone: Backbone, trained: bool = True, texture: int = 0) -> Backbone:
+def paired(backbone: Backbone, trained: bool = True, texture: int = 0, weight: float = 1.0) -> Backbone:
     """Return the backbone with all parts that are wanted and that it has; one that has several stays as it is."""
     texture = min(texture, backbone.local_size)
     whole = isinstance(backbone, Paired) or not (trained or texture)
-    return backbone if whole else Paired(backbone, trained, texture)
+    return backbone if whole else Paired(backbone, trained, texture, weight)
 
 
 def _described(head: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,8 @@ That is the threshold of TALON's rule or the offset of the evidence rule, and wh
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
-nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is the one
-with the fewest categories. Nothing but the labelled set is looked at, and the number of new classes is never used.
+nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is the middle
+one. Nothing but the labelled set is looked at, and the number of new classes is never used.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
 ENOUGH = 0.99
 """Categories found over present from which on they count as enough, as a mean over rehearsals."""
-AS_GOOD = 0.5
-"""Standard errors by which an offset may fall short of the best one and be taken for as good."""
-OFFSETS = tuple(float(offset) for offset in range(-6, 13))
+OFFSETS = tuple(float(offset) for offset in range(-6, 10))
 """Offsets of the evidence rule that are rehearsed, in nats."""
+ORDERS = 4
+"""Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
 
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -155,8 +155,9 @@ def calibrate(
     config = settings.calibration
     if settings.online.by_evidence:
         share = settings.evidence.rehearse_new
-        of_evidence = replace(config, held_out=share, rounds=max(config.rounds, round(1 / share)))
-        folds = list(rehearsals(labels, of_evidence, seed, settings.evidence.rehearse_trained))
+        rounds, orders = max(config.rounds, round(1 / share)), max(config.orders, ORDERS)
+        config = replace(config, held_out=share, rounds=rounds, orders=orders)
+        folds = list(rehearsals(labels, config, seed, settings.evidence.rehearse_trained))
     else:
         folds = list(rehearsals(labels, config, seed))
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
@@ -168,7 +169,7 @@ def calibrate(
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
         trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress, processes=processes)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
-    chosen = fewest(trials) if by_evidence else choose(trials)
+    chosen = plateau(trials) if by_evidence else choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
@@ -188,23 +189,26 @@ def choose(trials: Sequence[Trial]) -> Trial:
     return equals[len(equals) // 2]
 
 
-def fewest(trials: Sequence[Trial]) -> Trial:
-    """Return the smallest offset whose accuracy is within half a standard error of the best.
+def plateau(trials: Sequence[Trial]) -> Trial:
+    """Return the middle of the offsets whose accuracy is within one standard error of the best.
 
-    Accuracy is noisy and its top is flat, most of all with few known classes: of those that are as good as the best,
-    the one that opens the fewest categories. Offsets that find fewer categories than there are take part only if no
-    good one finds enough: below some offset everything joins known classes, which few new images can make look fair. A
-    longer training must pay: see ``pays``.
+    Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
+    Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
+    everything joins known classes, which few new images can make look fair. A longer training must pay: see ``pays``.
     """
     chosen: tuple[Trial, Floats] | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         best = max(own, key=lambda trial: trial.strict_all)
-        good = [trial for trial in own if trial.strict_all >= best.strict_all - AS_GOOD * best.standard_error]
+        good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
+        offset = (good[0].threshold + good[-1].threshold) / 2
+        offsets = [trial.threshold for trial in own]
+        names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
+        values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
         runs = np.mean([trial.runs for trial in good], axis=0)
         if chosen is None or pays(runs - chosen[1]):
-            chosen = good[0], runs
+            chosen = Trial(epochs, offset, **values, runs=tuple(runs.tolist())), runs
     assert chosen is not None
     return chosen[0]
 

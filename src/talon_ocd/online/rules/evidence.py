@@ -2,14 +2,14 @@
 
 An image joins category k when
 
-    log p(x | k) - log p(x | new) >= α + κ (log K / 8 + log θ / (θ + t) + [k is known] log π / (1 - π))
+    log p(x | k) - log p(x | new) >= α + log K + κ log θ / (θ + t) + [k is known] κ log π / (1 - π)
 
 that is when it is likelier to be of category k than of a new one, if K categories are equally likely but for how common
 known ones are, and the chance of a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of
-answers t, as in a Chinese restaurant, but known classes were there before the first image, and θ = 8 + K / 2 grows with
-the categories, because where many came more will come. π is the share of the stream that is of no known class, as its
-answers say so far; κ lets priors count. α is what the rehearsal found missing. Every answer changes its category at
-once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the same.
+answers t, as in a Chinese restaurant, but known classes were there before the first image. π is the share of the stream
+that is of no known class, as its answers say so far; κ lets priors count. α is what the rehearsal found missing. Every
+answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the
+same.
 """
 
 from __future__ import annotations
@@ -29,15 +29,8 @@ from talon_ocd.online.rules.in_turn import Batch
 
 LONG = 8192
 """Answers after which the chance of a new category falls no further: a stream that runs for months goes on finding."""
-LONG_PER_CATEGORY = 40
-"""The same for each category, if there are many."""
 ANSWERS_PER_CLASS = 2.5
-"""θ for each known class, as ``auto`` has it."""
-ANSWERS_PER_CATEGORY = 0.5
-"""θ for each category, if θ grows, besides ``FEW``."""
-FEW = 8.0
-"""θ of no category, if it grows; and how many of them make it neither easier nor harder to found another one, so that
-an offset of 0 is a fair one."""
+"""θ for each known class, if nothing is set: where classes are many, new ones keep coming for longer."""
 SHARE_SEEN = 50.0
 """Answers, half of them of known classes, as if a stream had given them before it began."""
 LEAST_SHARE = 0.1
@@ -105,6 +98,8 @@ class EvidenceRule:
         self.beliefs = evidence.beliefs()
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns = config, evidence.offset, learns
+        wanted = config.concentration
+        self.concentration = ANSWERS_PER_CLASS * max(len(evidence.counts), 1) if isinstance(wanted, str) else wanted
         self.answered = self.discovered = self.adaptations = 0
 
     def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
@@ -196,16 +191,8 @@ class EvidenceRule:
 
     def _hurdle(self, living: Ints, answers: Ints) -> Floats:
         """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
-        living, weight, wanted = np.maximum(living, 1), self.config.prior_weight, self.config.concentration
-        if wanted == "growing":
-            longest, concentration = np.maximum(LONG, LONG_PER_CATEGORY * living), FEW + ANSWERS_PER_CATEGORY * living
-            number = weight * np.log(living / FEW)
-        else:
-            of_known = ANSWERS_PER_CLASS * max(self.beliefs.known, 1)
-            longest, concentration = np.full(len(living), LONG), of_known if wanted == "auto" else wanted
-            number = np.log(living)
-        chance = concentration / (concentration + np.minimum(self.answered + answers, longest))
-        hurdle: Floats = self.offset + number + weight * np.log(chance)
+        chance = self.concentration / (self.concentration + np.minimum(self.answered + answers, LONG))
+        hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
         return hurdle
 
     def _favour(self, answers: Ints, discovered: Ints) -> Floats:
