@@ -34,8 +34,9 @@ class OfflineConfig:
     """Passes over the labelled images; 0 trains nothing. Paper and code: 100."""
     keep_pretrained: bool = True
     """Decide on features of the pre-trained and the trained head side by side; the paper has the trained ones alone."""
-    trained_weight: float = 0.5
-    """Length of the trained head's part beside the pre-trained one's: known classes must not drown new ones."""
+    trained_weight: float | Literal["auto"] = "auto"
+    """w, length of the trained head's part beside the pre-trained one's, above 0; ``auto`` is 0.5, or 1 if rehearsals
+    of the evidence rule say that it pays. The paper has the trained part alone."""
     texture: int = 32
     """Directions of the pre-trained head's local features whose covariance stands beside both; 0 leaves it out."""
     batch_size: int = 128
@@ -88,6 +89,8 @@ class OfflineConfig:
         require(self, "margin", 0 <= self.margin < 1.5, "an angle in radians, at least 0 and below 1.5")
         require(self, "scale", self.scale > 0, "above 0")
         require(self, "supcon_temperature", self.supcon_temperature > 0, "above 0")
+        weight = self.trained_weight
+        require(self, "trained_weight", isinstance(weight, str) or weight > 0, "above 0, or auto")
         require(self, "views", self.views == 0 or self.views >= 2, "0 (uncached) or at least 2 (a pair)")
         for name in (
             "lr_encoder",
@@ -99,7 +102,6 @@ class OfflineConfig:
             "classifier_weight",
             "warmup_epochs",
             "texture",
-            "trained_weight",
             "cache_bytes",
             "cache_disk_bytes",
         ):
@@ -252,7 +254,7 @@ class CalibrationConfig:
     held_out: float = 0.5
     """Share of the known classes that plays the part of new ones; the evidence rule has ``evidence.rehearse_new``."""
     orders: int = 2
-    """Stream orders a rehearsal."""
+    """Stream orders a rehearsal; the evidence rule has at least four."""
     try_untrained: bool = True
     """Rehearse with the pre-trained features as well, and train only if that went better with training."""
     grid: int = 40

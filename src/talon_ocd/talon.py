@@ -237,8 +237,11 @@ class Talon:
                 del settings["evidence"][name]
         del settings["evidence"]["smoothing_classes"]
         settings["evidence"]["smoothing"] = 0.5  # what it was when streams began that shall go on; ψ is in the evidence
+        encoder = self.backbone.state_dict()
+        if encoder.get("head.weight") == 1.0:  # of a paired head, as it was before it had one
+            del encoder["head.weight"]
         facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}
-        return fingerprint(facts, self.backbone.state_dict(), self.memory.state_dict(), evidence, probe)
+        return fingerprint(facts, encoder, self.memory.state_dict(), evidence, probe)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder that stands alone: settings, preprocessing, encoder, prototypes, names."""
@@ -298,9 +301,7 @@ class Talon:
 
 def prepared(backbone: Backbone, config: OfflineConfig) -> Backbone:
     """Return the encoder that will be trained: with pre-trained head and texture beside it, if the settings say so."""
-    if not config.keep_pretrained:
-        return backbone
-    return paired(backbone, config.epochs > 0, config.texture, config.trained_weight)
+    return paired(backbone, config.epochs > 0, config.texture) if config.keep_pretrained else backbone
 
 
 def cache_for(backbone: Backbone, config: TalonConfig, directory: Path | None = None) -> TrunkCache:

@@ -29,26 +29,22 @@ class PairedHead(nn.Module):
         first: the pre-trained head; it never moves, unless it is the only one.
         second: the head that training and adaptation move; ``None`` if there is no training, or if it would not pay.
         texture: how local features of the first head vary together; ``None`` if it is not wanted.
-        weight: length of the second head's part; all others have length 1.
+        weight: length of the second head's part ``()``; all others have length 1.
         centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``centre`` sets it.
     """
 
     centres: Tensor
+    weight: Tensor
 
     def __init__(
-        self,
-        head: nn.Module,
-        feature_size: int,
-        trained: bool = True,
-        texture: Texture | None = None,
-        weight: float = 1.0,
+        self, head: nn.Module, feature_size: int, trained: bool = True, texture: Texture | None = None
     ) -> None:
         super().__init__()
-        self.weight = weight
         self.first = copy.deepcopy(head)
         self.second = copy.deepcopy(head) if trained else None
         self.texture = texture
         self.register_buffer("centres", torch.zeros(1 + trained, feature_size))
+        self.register_buffer("weight", torch.tensor(1.0))
 
     @property
     def feature_size(self) -> int:
@@ -93,7 +89,11 @@ class PairedHead(nn.Module):
         self.centres.copy_(torch.stack([own.mean(dim=0) for own in features]))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take saved parts over: a head that was saved without a second one goes on without it."""
+        """Take saved parts over: a head that was saved without a second one goes on without it.
+
+        One that was saved before there were weights has the weight 1.
+        """
+        state_dict.setdefault(f"{prefix}weight", torch.tensor(1.0))
         if not any(name.startswith(f"{prefix}second.") for name in state_dict):
             self.drop_second()
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -117,18 +117,17 @@ class Paired(Backbone):
         base: the encoder with its pre-trained head.
         trained: whether there is a second head, to be trained.
         texture: directions of local features whose covariance is a part of the feature; 0: none.
-        weight: length of the second head's part beside the others.
     """
 
     head: PairedHead
 
-    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0, weight: float = 1.0) -> None:
+    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0) -> None:
         super().__init__()
         self._base = (base,)  # in a tuple: its parameters are not ours
         self.family, self.name = base.family, base.name
         self.preprocessing, self.hidden_shape = base.preprocessing, base.hidden_shape
         part = Texture(base.local_size, texture) if texture else None
-        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part, weight)
+        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part)
         self.finish()
 
     @property
@@ -149,7 +148,7 @@ class Paired(Backbone):
     def architecture(self) -> dict[str, Any]:
         """Return which parts there are, and the base's, one level down."""
         texture = 0 if self.head.texture is None else self.head.texture.directions.shape[1]
-        parts = {"trained": self.head.second is not None, "texture": texture, "weight": self.head.weight}
+        parts = {"trained": self.head.second is not None, "texture": texture}
         return {"kind": KIND, "name": self.name, **parts, "base": self.base.architecture()}
 
     @classmethod
@@ -162,11 +161,11 @@ class Paired(Backbone):
         return self.base.trunk_fingerprint()
 
 
-def paired(backbone: Backbone, trained: bool = True, texture: int = 0, weight: float = 1.0) -> Backbone:
+def paired(backbone: Backbone, trained: bool = True, texture: int = 0) -> Backbone:
     """Return the backbone with all parts that are wanted and that it has; one that has several stays as it is."""
     texture = min(texture, backbone.local_size)
     whole = isinstance(backbone, Paired) or not (trained or texture)
-    return backbone if whole else Paired(backbone, trained, texture, weight)
+    return backbone if whole else Paired(backbone, trained, texture)
 
 
 def _described(head: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:

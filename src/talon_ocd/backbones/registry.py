@@ -87,8 +87,7 @@ def backbone_from_architecture(architecture: dict[str, Any], preprocessing: Prep
     kind = str(architecture.get("kind"))
     if kind == PAIRED:
         base = backbone_from_architecture(architecture["base"], preprocessing)
-        earlier = {"trained": True, "texture": 0, "weight": 1.0}  # what was so before it was written down
-        return Paired(base, **{part: architecture.get(part, value) for part, value in earlier.items()})
+        return Paired(base, architecture.get("trained", True), architecture.get("texture", 0))
     if kind not in _KINDS:
         raise BackboneError(
             f"the saved backbone is of kind {kind!r}, this version builds {', '.join(_KINDS)}; upgrade it."

@@ -7,7 +7,7 @@ classes. Rehearsals on held-out known classes choose the threshold, one for each
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Training, cosine_rate
 from talon_ocd.offline import FALLBACK_THRESHOLD, Labelled, class_means, encode
-from talon_ocd.offline.calibrate import Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
+from talon_ocd.offline.calibrate import Amount, Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
 from talon_ocd.offline.views import Subset
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK
@@ -96,7 +96,7 @@ class SlcRecipe(GradientRecipe):
             for name, with_means in names.items()
         }
         thresholds = {name: torch.tensor(choose(trials).threshold).double() for name, trials in tables.items()}
-        return thresholds, {name: [asdict(trial) for trial in trials] for name, trials in tables.items()}
+        return thresholds, {name: [trial.to_dict() for trial in trials] for name, trials in tables.items()}
 
     def _rehearsed(
         self, fold: Rehearsal, backbone: Backbone, labelled: Labelled, seed: int, progress: Progress
@@ -178,7 +178,7 @@ def leader_trials(
 ) -> list[Trial]:
     """Let every threshold of a grid answer all rehearsals in all orders, from class means or from nothing."""
     grid = leader_grid(folds, config.grid, with_means)
-    return try_thresholds(folds, grid, STILL, epochs, config.orders, seed, progress, with_means)
+    return try_thresholds(folds, grid, STILL, Amount(epochs), config.orders, seed, progress, with_means)
 
 
 def leader_grid(folds: list[Rehearsed], size: int, with_means: bool) -> list[float]:

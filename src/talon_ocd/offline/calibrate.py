@@ -1,6 +1,6 @@
 """Rehearse discovery on the labelled set, and choose what statistics alone can't (layer: offline).
 
-That is the threshold of TALON's rule or the offset of the evidence rule, and whether training helps.
+That is the threshold of TALON's rule or the offset of the evidence rule, and how much training helps.
 
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import log
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,13 @@ Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 EncodeFold = Callable[[Indices, Indices], Tensor]
 """``(train, wanted) -> (len(wanted), D)`` unit features by an encoder that saw the labelled images ``train`` only."""
+
+
+class Amount(NamedTuple):
+    """Of training: epochs (0 is the pre-trained encoder), and the length of what they made beside the rest."""
+
+    epochs: int
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,7 @@ class Rehearsed:
 class Trial:
     """What one candidate reached, as means over rounds and orders."""
 
-    epochs: int
-    """Length of the training; 0 is the pre-trained encoder."""
+    training: Amount
     threshold: float
     """A cosine, or the offset of the evidence rule."""
     strict_all: float
@@ -93,6 +99,10 @@ class Trial:
     runs: tuple[float, ...] = ()
     """``strict_all`` of every round and order; those of all candidates are in the same order."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {**self.training._asdict(), **{k: v for k, v in asdict(self).items() if k != "training"}}
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -102,7 +112,7 @@ class Calibration:
     """The rule that was rehearsed: TALON's if there are too few images to estimate anything."""
     threshold: float
     """A cosine, or the offset of the evidence rule."""
-    epochs: int
+    training: Amount
     trials: tuple[Trial, ...]
     rounds: int
     held_out: int
@@ -112,7 +122,8 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without the residuals."""
-        return {name: value for name, value in asdict(self).items() if name != "residuals"}
+        plain = {name: getattr(self, name) for name in ("rule", "threshold", "rounds", "held_out")}
+        return {**plain, **self.training._asdict(), "trials": [trial.to_dict() for trial in self.trials]}
 
 
 def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: float = 0.5) -> Iterator[Rehearsal]:
@@ -141,15 +152,15 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: fl
 
 def calibrate(
     labels: Tensor,
-    encoders: Mapping[int, EncodeFold],
+    encoders: Mapping[Amount, EncodeFold],
     settings: TalonConfig,
     seed: int,
     progress: Progress = SILENT,
     processes: Processes = ALONE,
 ) -> Calibration:
-    """Choose threshold (or offset) and length of training for labelled images with ``labels`` ``(N,)``.
+    """Choose threshold (or offset) and how much training for labelled images with ``labels`` ``(N,)``.
 
-    ``encoders`` gives the features of a rehearsal for every length of training (epochs) that is worth a try.
+    ``encoders`` gives the features of a rehearsal for every training that is worth a try.
     With several processes, each tries some of the thresholds, and all come to the same choice.
     """
     config = settings.calibration
@@ -162,18 +173,19 @@ def calibrate(
         folds = list(rehearsals(labels, config, seed))
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
     trials: list[Trial] = []
-    residuals: dict[int, Floats] = {}
+    residuals: dict[Amount, Floats] = {}
     evidence = settings.evidence if by_evidence else None
-    for epochs, encode_fold in encoders.items():
+    for training, encode_fold in encoders.items():
         rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
-        trials += try_thresholds(rehearsed, grid, settings, epochs, config.orders, seed, progress, processes=processes)
-        residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
+        orders = config.orders
+        trials += try_thresholds(rehearsed, grid, settings, training, orders, seed, progress, processes=processes)
+        residuals[training] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
     chosen = plateau(trials) if by_evidence else choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
-        rule, chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs]
+        rule, chosen.threshold, chosen.training, tuple(trials), len(folds), held_out, residuals[chosen.training]
     )
 
 
@@ -184,7 +196,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
     """
     best = max(trials, key=lambda trial: trial.strict_all)
     good = [trial for trial in trials if trial.strict_all >= best.strict_all - best.standard_error]
-    ranks = [(abs(log(trial.found_ratio)), -trial.strict_all, trial.epochs) for trial in good]
+    ranks = [(abs(log(trial.found_ratio)), -trial.strict_all, trial.training) for trial in good]
     equals = [trial for trial, rank in zip(good, ranks, strict=True) if rank == min(ranks)]
     return equals[len(equals) // 2]
 
@@ -194,11 +206,11 @@ def plateau(trials: Sequence[Trial]) -> Trial:
 
     Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
     Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
-    everything joins known classes, which few new images can make look fair. A longer training must pay: see ``pays``.
+    everything joins known classes, which few new images can make look fair. More training must pay: see ``pays``.
     """
     chosen: tuple[Trial, Floats] | None = None
-    for epochs in sorted({trial.epochs for trial in trials}):
-        own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
+    for training in sorted({trial.training for trial in trials}):
+        own = sorted((trial for trial in trials if trial.training == training), key=lambda trial: trial.threshold)
         best = max(own, key=lambda trial: trial.strict_all)
         good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
@@ -208,7 +220,7 @@ def plateau(trials: Sequence[Trial]) -> Trial:
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
         runs = np.mean([trial.runs for trial in good], axis=0)
         if chosen is None or pays(runs - chosen[1]):
-            chosen = Trial(epochs, offset, **values, runs=tuple(runs.tolist())), runs
+            chosen = Trial(training, offset, **values, runs=tuple(runs.tolist())), runs
     assert chosen is not None
     return chosen[0]
 
@@ -226,7 +238,7 @@ def try_thresholds(
     folds: Sequence[Rehearsed],
     grid: Sequence[float],
     settings: TalonConfig,
-    epochs: int,
+    training: Amount,
     orders: int,
     seed: int,
     progress: Progress = SILENT,
@@ -244,7 +256,7 @@ def try_thresholds(
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
             task.advance(processes.size)
             each = tuple(scores[:, 0].tolist())
-            return Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error, each)
+            return Trial(training, threshold, strict_all, strict_old, strict_new, found, error, each)
 
         return processes.map(trial, grid)
 
