@@ -25,14 +25,6 @@ def folder(fitted: Talon, tmp_path: Path) -> Path:
     return tmp_path / "stream"
 
 
-@pytest.fixture
-def by_cosine(fitted: Talon, tmp_path: Path) -> Path:
-    """Images by TALON's rule: one that is a category of its own is nearest to that."""
-    with fitted.stream(tmp_path / "stream", threshold=0.8) as stream:
-        stream.observe_many([item.load() for item in images()])
-    return tmp_path / "stream"
-
-
 def decided(stream: DurableStream) -> list[Decision]:
     return [stream.decide(item.load()) for item in images()]
 
@@ -55,8 +47,8 @@ def test_a_name_survives_reopening(fitted: Talon, folder: Path) -> None:
         assert Catalog(stream.journal).name(found) == "a new digit"
 
 
-def test_a_split_changes_the_next_answer_and_undo_changes_it_back(fitted: Talon, by_cosine: Path) -> None:
-    with fitted.stream(by_cosine) as stream:
+def test_a_split_changes_the_next_answer_and_undo_changes_it_back(fitted: Talon, folder: Path) -> None:
+    with fitted.stream(folder) as stream:
         catalog = Catalog(stream.journal, stream.apply)
         before = decided(stream)
         large = catalog.list(sort="count", limit=1).items[0].id
@@ -88,15 +80,15 @@ def test_moved_images_change_the_next_answers_live_and_after_reopening(fitted: T
         assert scores(after) == pytest.approx(scores(before), abs=1e-2)
 
 
-def test_what_is_said_while_no_stream_is_open_is_learned_at_the_next_opening(fitted: Talon, by_cosine: Path) -> None:
-    with fitted.stream(by_cosine) as stream:
+def test_what_is_said_while_no_stream_is_open_is_learned_at_the_next_opening(fitted: Talon, folder: Path) -> None:
+    with fitted.stream(folder) as stream:
         catalog = Catalog(stream.journal, stream.apply)
         large = catalog.list(sort="count", limit=1).items[0].id
         odd = catalog.members(large).items[0].index
-    journal = Journal(by_cosine, write=True, purpose="a test")
+    journal = Journal(folder, write=True, purpose="a test")
     split = Catalog(journal).split(large, [odd], name="odd one")
     journal.close()
-    with fitted.stream(by_cosine) as stream:
+    with fitted.stream(folder) as stream:
         answer = stream.decide(images()[odd].load())
         assert (answer.category, Catalog(stream.journal).name(answer.category)) == (split.data["into"], "odd one")
         decision = stream.observe(images()[odd].load())

@@ -143,8 +143,7 @@ class FeatureStream:
         """Learn from a person that the image answered at ``index`` is not of category ``away`` but of ``to``.
 
         The unit feature ``(D,)`` leaves the one and counts in the other at once; equal ids say that the answer was
-        right, and let it count once more. ``None`` is no category. One that is not in the memory starts anew with it;
-        nobody joins a discovered one that is left without images, until a person brings one there.
+        right, and let it count once more. ``None`` is no category. One that is not in the memory starts anew with it.
         """
         here = None if away is None else self.memory.slot(away)
         there = None if to is None else self.memory.slot(to)
@@ -158,12 +157,8 @@ class FeatureStream:
             self.memory.counts[there] += 1
             self.memory.last[there] = max(int(self.memory.last[there]), self.answered - 1)
         if here is not None and away != to:
-            left = max(int(self.memory.counts[here]) - 1, 0)
-            if left or here < self.memory.known:
-                nudge(self.memory, here, feature, -1.0, self.config)
-            else:
-                self.memory.replace(torch.tensor([here]), torch.zeros(1, self.memory.feature_size))  # like nothing
-            self.memory.counts[here] = left
+            nudge(self.memory, here, feature, -1.0, self.config)
+            self.memory.counts[here] = max(int(self.memory.counts[here]) - 1, 0)
 
     def go_back(self, state: Mapping[str, Tensor]) -> list[int]:
         """Go on with what an earlier state had learned; answers stay given, and their ids stay theirs.
