@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -220,17 +222,27 @@ def test_pictures_that_people_put_into_other_folders_are_labels(tmp_path: Path) 
     journal.close()
 
 
-def test_uploads_without_a_name_get_the_ending_of_their_kind_and_come_back(tmp_path: Path) -> None:
-    journal = open_journal(tmp_path / "stream", ())
+def upload_journal(folder: Path, uploads: Sequence[bytes]) -> Journal:
+    """Cats that came without a name."""
+    journal = open_journal(folder / "stream", ())
     pictures, made = Pictures(journal), []
-    for index, kind in enumerate(("PNG", "JPEG", "PNG")):
-        written = io.BytesIO()
-        Image.new("RGB", (4, 4), (index, 0, 0)).save(written, kind)
-        item = memory_item(written.getvalue(), "upload")
+    for index, data in enumerate(uploads):
+        item = memory_item(data, "upload")
         decision = Decision(index, item.source, 0, "cat", "known", 0.9, 0.5, 1, 0.1)
         made.append(Entry(decision, item.key, directions(1)[0], directions(1)[0], pictures.store(item)))
     pictures.close()
     journal.write(made)
+    return journal
+
+
+def drawn(red: int, kind: str = "PNG") -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB", (4, 4), (red, 0, 0)).save(written, kind)
+    return written.getvalue()
+
+
+def test_uploads_without_a_name_get_the_ending_of_their_kind_and_come_back(tmp_path: Path) -> None:
+    journal = upload_journal(tmp_path, [drawn(0), drawn(1, "JPEG"), drawn(2)])
     catalog, out = Catalog(journal), tmp_path / "out"
     export_folders(catalog, out)
     names = ["upload.jpeg", "upload.png", "upload~2.png"]
@@ -238,9 +250,43 @@ def test_uploads_without_a_name_get_the_ending_of_their_kind_and_come_back(tmp_p
     (out / "dog").mkdir()
     for name in names[1:]:
         (out / "cat" / name).rename(out / "dog" / name)
+    (out / "dog/upload~2~2.png").write_bytes(drawn(2))  # a copy says the same once more
     labels, troubles = read_folders(catalog, out)
-    assert sorted((label.index, label.name) for label in labels) == [(0, "dog"), (1, "cat"), (2, "dog")]
+    assert sorted((label.index, label.name) for label in labels) == [(0, "dog"), (1, "cat"), (2, "dog"), (2, "dog")]
     assert not troubles
+    journal.close()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> Counter[int]:
+    """How often a method is asked for each number from now on."""
+    asked, original = Counter[int](), getattr(kind, method)
+
+    def asking(self: object, number: int) -> object:
+        asked[number] += 1
+        return original(self, number)
+
+    monkeypatch.setattr(kind, method, asking)
+    return asked
+
+
+def test_originals_are_read_twice_at_most_however_many_are_called_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, alike = 40, 10
+    journal = upload_journal(tmp_path, [drawn(0)] * alike + [drawn(red) for red in range(1, number - alike + 1)])
+    catalog, out = Catalog(journal), tmp_path / "out"
+    export_folders(catalog, out)
+    read, resolved = counted(monkeypatch, Pictures, "item"), counted(monkeypatch, Catalog, "resolve")
+    labels, troubles = read_folders(catalog, out)
+    assert sorted(label.index or 0 for label in labels) == list(range(number)) and not troubles
+    assert max(read.values()) <= 2 and sum(resolved.values()) < 5
+    (out / "dog").mkdir()
+    for at, file in enumerate(sorted((out / "cat").iterdir())):  # numbers that say nothing
+        file.rename(out / "dog" / f"upload~{7 * at % number + number}.png")
+    read.clear()
+    labels, troubles = read_folders(catalog, out)
+    assert sorted(label.index or 0 for label in labels) == list(range(number)) and not troubles
+    assert max(read.values()) <= 2
     journal.close()
 
 

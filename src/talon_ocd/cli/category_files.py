@@ -87,8 +87,9 @@ def import_command(
     as_json: JsonOption = False,
 ) -> None:
     """Take labels in that people made elsewhere: rows with index or source, and name; or pictures in folders."""
+    with opened(stream) as reader:  # pictures take their time, and whoever edits meanwhile need not wait
+        labels, unreadable = read_folders(reader, file) if file.is_dir() else read_labels(file)
     with opened(stream, edit=not dry_run) as catalog:
-        labels, unreadable = read_folders(catalog, file) if file.is_dir() else read_labels(file)
         made = plan(catalog, labels, confirm)
         events = [] if dry_run else made.carry_out(catalog, by, display(file.name))
     troubles = sorted([*unreadable, *made.troubles], key=lambda trouble: trouble.line)
