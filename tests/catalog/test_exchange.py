@@ -205,6 +205,8 @@ def test_pictures_that_people_put_into_other_folders_are_labels(tmp_path: Path) 
     (out / "discovered-2/5.png").rename(out / "cat/5.png")
     (out / "cat/1.png").write_text("something else")
     (out / "lost.png").touch()
+    (out / "cat/notes.txt").touch()
+    (out / "robin/photo.heic").touch()
     (out / "x\x01y").mkdir()
     (out / "robin/1~2.png").rename(out / "x\x01y/1~2.png")
     labels, troubles = read_folders(catalog, out)
@@ -214,11 +216,12 @@ def test_pictures_that_people_put_into_other_folders_are_labels(tmp_path: Path) 
     )  # fmt: skip
     reasons = "\n".join(trouble.reason for trouble in troubles)
     assert (
-        len(troubles) == 4
+        len(troubles) == 5
         and "cat/1.png is no image of this stream" in reasons
         and "out/lost.png lies beside" in reasons
     )
     assert "renamed by nobody" in reasons and "control character" in reasons
+    assert "no pictures by their endings: 2" in reasons
     journal.close()
 
 

@@ -40,6 +40,8 @@ def read_folders(catalog: CatalogReader, root: Path) -> tuple[list[Label], list[
     except DataError as error:
         raise CatalogError(str(error)) from error
     troubles = [Trouble(0, f"{left_out.source} {left_out.reason}") for left_out in source.skipped]
+    if source.ignored:
+        troubles.append(Trouble(0, f"files in {display(root)} that are no pictures by their endings: {source.ignored}"))
     labels: list[Label] = []
     finder = _Finder(catalog, [Path(str(item.payload)).name for item in source.items])
     try:
