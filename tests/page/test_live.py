@@ -25,6 +25,12 @@ fetch(arguments[0]).then((answer) => answer.blob()).then((blob) => {
 });
 """
 
+BUSY = r"""
+const real = window.fetch;
+window.fetch = (url, request) =>
+  /images\/\d+\/decision$/.test(url) ? Promise.resolve(new Response("{}", { status: 429 })) : real(url, request);
+"""
+
 
 @pytest.fixture
 def served(fitted: Talon, tmp_path: Path) -> Iterator[Running]:
@@ -111,6 +117,18 @@ def test_upload_explains_the_decision_and_learns_only_if_told(page: Page, tmp_pa
     page.click("label.switch", "Learn from it")
     page.driver.find_element("id", "chooser").send_keys(str(file))
     page.until(lambda: len(page.all(".decision")) == 2)
+    assert page.api.get("/v1/status").json["answered"] == SEEN + 1
+
+
+def test_what_was_learned_is_shown_even_if_it_cannot_be_read_once_more(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "digit.png"
+    file.write_bytes(digits(60)[SEEN])
+    page.open("#/try", ".drop-target")
+    page.script(BUSY)
+    page.click("label.switch", "Learn from it")
+    page.driver.find_element("id", "chooser").send_keys(str(file))
+    page.see("#view-try .decision[data-verdict]", "digit.png")
+    assert not page.all(".decision.failed")
     assert page.api.get("/v1/status").json["answered"] == SEEN + 1
 
 

@@ -49,7 +49,9 @@ async function one({ file, learns }) {
   const picture = h("img.large", { src: address, alt: file.name || "the image" });
   try {
     const decision = await decide(file, learns, control.signal);
-    add(explain(decision.learned ? await getDecision(decision.index) : decision, picture)); // with what is nearest
+    // What was learned is read once more, with what is nearest; it is decided even if that can't be had.
+    const told = decision.learned ? await getDecision(decision.index).catch(() => decision) : decision;
+    add(explain(told, picture));
   } catch (problem) {
     if (problem.name === "AbortError") return;
     add(h(
