@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from talon_ocd import Talon
+from talon_ocd.catalog import Catalog
 from talon_ocd.images import memory_item
+from talon_ocd.service.views import Views
+from tests.catalog.journals import open_journal
 from tests.cli.running import bad_folder
 from tests.images.pictures import encoded, photo
 from tests.service.running import Client, Running, digits, form, running
@@ -66,6 +69,15 @@ def test_an_answer_explains_itself(client: Client) -> None:
     assert {name: stored[name] for name in ("similarity", "margin", "runner_up", "name", "verdict")} == {
         name: member[name] for name in ("similarity", "margin", "runner_up", "name", "verdict")
     }
+
+
+def test_an_image_whose_feature_is_the_only_one_left_is_shown_with_typical_ones(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    with journal.transaction() as connection:
+        connection.execute("DELETE FROM features WHERE idx <> 4")
+    shown = Views(Catalog(journal), journal).stored(4)
+    journal.close()
+    assert shown is not None and sorted(shown.exemplars) == [3, 5]
 
 
 def test_every_bad_image_is_a_problem_and_the_odd_ones_are_answered(client: Client, tmp_path: Path) -> None:

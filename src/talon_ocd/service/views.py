@@ -136,11 +136,12 @@ class Views:
 
     def _exemplars(self, category: int, outcome: Outcome, index: int | None) -> list[int]:
         """Return images of a category but for the one itself: those nearest to it if its feature is given."""
-        found = (
+        nearest = (
             [] if outcome.feature is None else self._catalog.nearest_images(category, outcome.feature, EXEMPLARS + 1)
         )
-        found = found or self._catalog.exemplars(category, EXEMPLARS + 1)
-        return [image for image in found if image != index][:EXEMPLARS]
+        others = [image for image in nearest if image != index]
+        others = others or [image for image in self._catalog.exemplars(category, EXEMPLARS + 1) if image != index]
+        return others[:EXEMPLARS]
 
     def _end(self, home: int) -> int:
         return self._catalog.resolve(home) if home >= 0 else -1
