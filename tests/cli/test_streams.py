@@ -222,6 +222,28 @@ def test_images_answered_anew_by_another_model_keep_their_names(
     journal.close()
 
 
+def test_answering_anew_takes_the_options_of_the_old_stream_and_tells_what_stays_behind(
+    model: Path, incoming_folder: Path, tmp_path: Path
+) -> None:
+    old, again = tmp_path / "old", tmp_path / "again"
+    few = ("--threshold", 0.99, "--adapt", "prototypes", "--most-categories", 7, "--quiet")
+    assert talon("discover", incoming_folder, "-m", model, "-s", old, *few).code == 0
+    with closing(Journal(old, write=True)) as journal:
+        catalog = Catalog(journal)
+        catalog.reject([3, 4])
+        catalog.confirm([5])
+        catalog.undo(catalog.reject([6]).seq)
+    words = ("stream", "replay", old, "-m", model, "--quiet", "-o")
+    ended = talon(*words, again)
+    assert ended.code == 0 and "images whose corrections are not carried over: 3" in ended.out
+    assert settings_at(again) == settings_at(old) and categories(again) == categories(old)
+    assert talon(*words, again).code == 0, "a folder that was begun goes on as it is"
+    assert talon(*words, tmp_path / "finer", "--finer", 2, "--adapt", "none").code == 0
+    changed = settings_at(tmp_path / "finer")
+    assert (changed["rule"], changed["finer"], changed["adapt"]) == ("evidence", 2.0, [])
+    assert changed["bounds"] == settings_at(old)["bounds"]
+
+
 def test_refusals(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
     assert "nowhere to write to" in refused("discover", incoming_folder, "-m", model)
     assert "--watch follows a folder" in refused("discover", incoming_folder, "-m", model, "--watch", "-o", tmp_path)

@@ -32,23 +32,36 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What was carried over, as the events that say so, and what was not."""
+    """What was carried over, as the events that say so, and what was not.
+
+    Attributes:
+        events: of the new stream.
+        left: categories whose facts could not be carried.
+        corrected: images that people moved, split off, confirmed or rejected, which is never carried.
+    """
 
     events: tuple[Event, ...]
     left: tuple[LeftBehind, ...]
+    corrected: int = 0
+
+    @property
+    def told(self) -> str:
+        """What became of corrections, in words; empty if there were none."""
+        return f"images whose corrections are not carried over: {self.corrected}" if self.corrected else ""
 
 
 def carry(old: CatalogReader, new: Catalog, actor: str = "person") -> Carried:
     """Carry names, merges, hiding and refusals over to another stream.
 
     A category goes to the one that holds more than half of those of its images that the new stream has seen. A renamed
-    known class goes to the class that the new model calls as the old one did.
+    known class goes to the class that the new model calls as the old one did. Corrections of single images stay behind:
+    the new model has made up its own mind about them.
     """
     work = _Carrying(old, new, actor)
     for category in work.said_of():
         work.carry(category)
     work.carry_refusals()
-    return Carried(tuple(work.events), tuple(work.left))
+    return Carried(tuple(work.events), tuple(work.left), len(old.corrected()))
 
 
 class _Carrying:

@@ -109,13 +109,15 @@ def carry_command(
     stream: StreamOption,
     by: ByOption = "person",
 ) -> None:
-    """Carry names, merges and hiding over from a stream of an earlier model that has seen the same images."""
+    """Carry names, merges, hiding and refusals over from a stream of an earlier model that has seen the same images."""
     with opened(old) as before, opened(stream, edit=True) as catalog:
         done = carry(before, catalog, by)
     _say(f"carried over from {display(old)}: {len(done.events)}")
     if done.left:
         _say(f"{len(done.left)} left behind:")
         _some([f"category {left.category} ({left.name!r}): {left.reason}" for left in done.left])
+    if done.told:
+        _say(done.told)
 
 
 def _tell_troubles(troubles: list[Trouble]) -> None:

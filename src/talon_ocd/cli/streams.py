@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,9 +15,10 @@ from talon_ocd.catalog.carry import carry
 from talon_ocd.catalog.sites import Sites
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
-from talon_ocd.durable import Journal, Pictures, Snapshots
+from talon_ocd.durable import Journal, Pictures, Snapshots, settings_at
 from talon_ocd.errors import ConfigError
 from talon_ocd.images import ImageItem, Skipped
+from talon_ocd.online import Bounds
 from talon_ocd.talon import Talon
 
 app = typer.Typer(
@@ -100,15 +101,19 @@ def replay(
     ] = None,
     quiet: choices.QuietOption = False,
 ) -> None:
-    """Answer all images of a stream anew, by another model or with other options; what people said is carried over."""
+    """Answer all images of a stream anew, by another model or with other options.
+
+    Options that are left out, and bounds, are the old stream's. Names, merges, hiding and refusals are carried over;
+    images that people moved, split off, confirmed or rejected are not.
+    """
     old = Journal(stream)
     if output.resolve() == stream.resolve():
         raise ConfigError(f"{output}: the new stream needs a folder of its own.")
     gone: list[Skipped] = []
     pictures = Pictures(old)
     talon = Talon.from_pretrained(model)
-    purpose = "talon stream replay"
-    with talon.stream(output, threshold=threshold, adapt=adapt, finer=finer, purpose=purpose) as new:
+    options = _options(stream, output, threshold, adapt, finer)
+    with talon.stream(output, purpose="talon stream replay", **options) as new:
         with progress_for(choices.err, quiet).task("Answering anew", old.answered) as task:
             for _ in new.run(_images(old, pictures, gone), gone.append):
                 task.advance(1)
@@ -125,8 +130,29 @@ def replay(
         choices.err.print(
             f"not carried over: {left.name} ({left.reason})", markup=False, highlight=False, soft_wrap=True
         )
+    if carried.told:
+        choices.out.print(carried.told, highlight=False, soft_wrap=True)
     pictures.close()
     old.close()
+
+
+def _options(
+    stream: Path, output: Path, threshold: str | None, adapt: str | None, finer: float | None
+) -> dict[str, Any]:
+    """Return the options of a stream that answers anew: what is left out is as the old one was begun.
+
+    A folder that was begun already has its own. A threshold and nats of evidence exclude each other.
+    """
+    given: dict[str, Any] = {"threshold": threshold, "adapt": adapt, "finer": finer}
+    begun = settings_at(stream)
+    if settings_at(output) or not begun:
+        return given
+    if threshold is None and finer is None:
+        given["threshold"] = begun["threshold"] if begun["rule"] == "cosine" else None
+        given["finer"] = begun["finer"]
+    if adapt is None:
+        given["adapt"] = ",".join(begun["adapt"]) or "none"
+    return {**given, "bounds": Bounds(**begun["bounds"])}
 
 
 def _images(old: Journal, pictures: Pictures, gone: list[Skipped]) -> Iterator[ImageItem]:
