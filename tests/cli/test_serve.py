@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from talon_ocd import Talon
 from talon_ocd.cli import serve as module
+from tests.cli.programs import Program, program
 from tests.cli.running import refused
 from tests.service.listening import listening
-from tests.service.running import TOKEN, WAIT, Client, digits, running
+from tests.service.running import TOKEN, Client, digits, running
 
 
 @contextmanager
-def serving(
-    model: Path, folder: Path, *options: str, token: str | None = None
-) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
-    """Run ``talon serve`` on a free port, in a session of its own; what still runs of it at the end is killed."""
-    words = ["serve", "-m", str(model), "--stream", str(folder), "--port", "0", *options]
-    command = [sys.executable, "-m", "talon_ocd", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+) \((\d+) images", line)
-        assert found, line + process.stderr.read()
-        yield Client(int(found.group(1)), token), process
-    finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """Kill what still runs of a session."""
-    with suppress(ProcessLookupError):  # nothing
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+def serving(model: Path, folder: Path, *options: str, token: str | None = None) -> Iterator[tuple[Client, Program]]:
+    """Run ``talon serve`` on a free port."""
+    with program("serve", "-m", str(model), "--stream", str(folder), "--port", "0", *options) as started:
+        found = started.says(r"http://127\.0\.0\.1:(\d+) \(\d+ images")
+        yield Client(int(found.group(1)), token), started
 
 
 @pytest.mark.parametrize(("number", "place"), [(signal.SIGTERM, "file"), (signal.SIGINT, "environment")])
@@ -57,27 +37,23 @@ def test_it_answers_and_stops_in_peace(
         options += ["--token-file", str(tmp_path / "token")]
     else:
         monkeypatch.setenv("TALON_TOKEN", TOKEN)
-    with serving(model, tmp_path / "stream", *options, token=TOKEN) as (client, process):
+    with serving(model, tmp_path / "stream", *options, token=TOKEN) as (client, started):
         Client(client.port).get("/v1/status").problem("token-needed")
         assert client.decide(digits()[0]).json["index"] == 0
         with listening(client.port, {"Authorization": f"Bearer {TOKEN}"}) as listener:
             assert listener.next("status") is not None
-            process.send_signal(number)
-            assert process.wait(WAIT) == 0
-        assert process.stderr is not None
-        written = process.stderr.read()
-        assert "everything that was answered is kept" in written and TOKEN not in written
+            assert started.stop(number) == 0
+        assert "everything that was answered is kept" in started.said and TOKEN not in started.said
     with Talon.from_pretrained(model).stream(tmp_path / "stream") as stream:
         assert stream.answered == 1 and stream.snapshots.all()[0].answered == 1
         assert stream.discovery.bounds.most_categories == 7
 
 
 def test_killed_in_the_middle_it_has_all_that_it_answered(model: Path, tmp_path: Path) -> None:
-    with serving(model, tmp_path / "stream") as (client, process):
+    with serving(model, tmp_path / "stream") as (client, started):
         before = [client.decide(image, key=f"k{at}").json for at, image in enumerate(digits()[:12])]
         client("PATCH", "/v1/categories/0", {"name": "nought"})
-        process.kill()
-        process.wait(WAIT)
+        assert started.stop(signal.SIGKILL) != 0
     with running(Talon.from_pretrained(model), tmp_path / "stream") as service:
         client = service.client()
         again = [client.decide(image, key=f"k{at}").json for at, image in enumerate(digits()[:12])]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
@@ -16,10 +13,12 @@ from threading import Event
 
 import pytest
 
-from tests.cli.test_serve import end, serving
+from tests.cli.programs import LONGEST, Program, program
+from tests.cli.test_serve import serving
 from tests.images.pictures import encoded, photo
 from tests.scale.store import KEYS, store_of
-from tests.service.running import WAIT, Client
+from tests.service.running import Client
+from tests.time_limit import time_limit
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the service on Ray needs the extra ray"),
@@ -28,6 +27,8 @@ pytestmark = [
 CLIENTS = 6
 SIDE = 300
 """Pixels: an encoder is busy with decoding, whatever the machine."""
+LIMIT = 900
+"""Seconds for a whole test, more than all of its waits together."""
 
 
 def encoders(client: Client) -> int:
@@ -36,24 +37,20 @@ def encoders(client: Client) -> int:
     return int(found.group(1))
 
 
-def members(session: int) -> list[str]:
-    """Return the programs that run in a session."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended by now
-            name, rest = file.read_text().split("(", 1)[1].rsplit(")", 1)
-            state, _, _, belongs = rest.split()[:4]
-            found += [name] if int(belongs) == session and state != "Z" else []
-    return found
+def rays() -> set[Path]:
+    """Return the folders of all Rays that this machine has seen."""
+    return set(Path(gettempdir()).glob("ray/session_*"))
 
 
-def nothing_is_left(process: subprocess.Popen[str]) -> bool:
-    """Wait until all processes are gone; also tells whether more than one Ray was started."""
-    ends = time.monotonic() + WAIT
-    while (left := members(process.pid)) and time.monotonic() < ends:
-        time.sleep(0.1)
-    rays = list(Path(gettempdir()).glob(f"ray/session_*_{process.pid}"))
-    return not left and len(rays) == 1
+def ended_well(started: Program, before: set[Path]) -> str:
+    """Check that nothing of a program is left, and that it had one Ray; returns what it said."""
+    left = started.left()
+    started.kill()
+    assert not left, f"{left} are left: {started.said}"
+    ours = [folder for folder in rays() - before if folder.name.endswith(f"_{started.process.pid}")]
+    assert len(ours) == 1, ours
+    assert "Traceback" not in started.said and "Started a local Ray" not in started.said, started.said
+    return started.said
 
 
 def test_a_store_that_does_not_answer_holds_nobody_up(
@@ -61,48 +58,45 @@ def test_a_store_that_does_not_answer_holds_nobody_up(
 ) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    command = [sys.executable, "-m", "talon_ocd", "discover"]
-    options = ["-m", str(model), "-o", str(tmp_path / "out"), "--engine", "ray", "--encoders", "1", "--quiet"]
-    with store_of(incoming_folder) as store:
+    options = ("-m", str(model), "-o", str(tmp_path / "out"), "--engine", "ray", "--encoders", "1", "--quiet")
+    before = rays()
+    with time_limit(LIMIT), store_of(incoming_folder) as store:
         store.answers.clear()
-        words = [*command, store.address, *options]
-        process = subprocess.Popen(
-            words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        try:
-            assert store.asked.wait(WAIT)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(WAIT) == 130 and process.stderr is not None
-            assert process.stderr.read().splitlines() == ["talon: stopped; what was written so far is kept."]
-            assert nothing_is_left(process)
-        finally:
-            end(process)
+        with program("discover", store.address, *options) as started:
+            assert store.asked.wait(LONGEST), started.said
+            assert started.stop(signal.SIGINT) == 130
+            assert "talon: stopped; what was written so far is kept." in ended_well(started, before).splitlines()
 
 
 def test_under_load_there_are_more_encoders(model: Path, tmp_path: Path) -> None:
     options = ("--engine", "ray", "--encoders", "1-2", "--rate", "0")
-    with serving(model, tmp_path / "stream", *options) as (client, process), ThreadPoolExecutor() as pool:
+    before = rays()
+    with (
+        time_limit(LIMIT),
+        serving(model, tmp_path / "stream", *options) as (client, started),
+        ThreadPoolExecutor(CLIENTS) as pool,
+    ):
         images = [encoded(photo(SIDE, SIDE, seed=number)) for number in range(2)]
         assert client.decide(images[0]).status == 200 and encoders(client) == 1
-        grown, ends = Event(), time.monotonic() + WAIT
+        enough, ends = Event(), time.monotonic() + LONGEST
 
         def send() -> list[int]:
             indices = []
-            while not grown.is_set() and time.monotonic() < ends:
+            while not enough.is_set() and time.monotonic() < ends:
                 answer = client.batch(images)
                 assert answer.status == 200, answer
                 indices += [int(decision["index"]) for decision in answer.json["decisions"]]
             return indices
 
         sent = [pool.submit(send) for _ in range(CLIENTS)]
-        while encoders(client) < 2 and time.monotonic() < ends and not any(one.done() for one in sent):
-            time.sleep(0.1)
-        grown.set()
+        try:
+            while (most := encoders(client)) < 2 and not any(one.done() for one in sent):
+                time.sleep(0.1)
+        finally:
+            enough.set()
         answered = sorted(index for one in sent for index in one.result())
         assert answered == list(range(1, len(answered) + 1))
-        assert encoders(client) == 2
-        assert len(members(process.pid)) > 1
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT) == 0 and process.stderr is not None
-        assert process.stderr.read().splitlines() == ["talon: stopped; everything that was answered is kept."]
-        assert nothing_is_left(process)
+        assert most == 2, started.said
+        assert len(started.members()) > 1
+        assert started.stop(signal.SIGTERM) == 0
+        assert "talon: stopped; everything that was answered is kept." in ended_well(started, before).splitlines()

@@ -135,17 +135,15 @@ def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None
     """Killed, it finds its encoders again; told to stop, it answers what waits and takes them away."""
     options = ("--engine", "ray", "--address", ray.get_runtime_context().gcs_address, "--encoders", "1")
     name = serve_encoding.app_name(folder)
-    with serving(model, folder, *options) as (asking, process):
+    with serving(model, folder, *options) as (asking, started):
         before = [asking.decide(image, key=f"k{at}").json["index"] for at, image in enumerate(digits()[:6])]
-        process.kill()
-        process.wait(WAIT)
+        assert started.stop(signal.SIGKILL) != 0
     assert name in serve.status().applications
-    with serving(model, folder, *options) as (asking, process), ThreadPoolExecutor(4) as pool:
+    with serving(model, folder, *options) as (asking, started), ThreadPoolExecutor(4) as pool:
         again = [asking.decide(image, key=f"k{at}").json["index"] for at, image in enumerate(digits()[:6])]
         assert before == again == list(range(6))
         list(pool.map(asking.decide, digits()[6:20]))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT) == 0
+        assert started.stop(signal.SIGTERM) == 0
     assert name not in serve.status().applications
     with Talon.from_pretrained(model).stream(folder) as stream:
         assert stream.answered == 20
