@@ -12,10 +12,11 @@ from tempfile import gettempdir
 from threading import Event
 
 import pytest
+from PIL import Image
 
 from tests.cli.programs import LONGEST, Program, program
 from tests.cli.test_serve import serving
-from tests.images.pictures import encoded, photo
+from tests.images.pictures import encoded
 from tests.scale.store import KEYS, store_of
 from tests.service.running import Client
 from tests.time_limit import time_limit
@@ -24,9 +25,11 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the service on Ray needs the extra ray"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="who is left is read from /proc"),
 ]
-CLIENTS = 6
-SIDE = 300
-"""Pixels: an encoder is busy with decoding, whatever the machine."""
+CLIENTS, EACH = 6, 16
+"""Together three micro-batches: while one encoder has two of them in hand, another one waits."""
+SIDE = 1500
+"""Pixels of a side. Of one colour: small to send, but to decode one takes some 0.03 s, longer than all else together.
+All of them take about 3 s, far from the 60 s after which they would be refused."""
 LIMIT = 900
 """Seconds for a whole test, more than all of its waits together."""
 
@@ -76,7 +79,7 @@ def test_under_load_there_are_more_encoders(model: Path, tmp_path: Path) -> None
         serving(model, tmp_path / "stream", *options) as (client, started),
         ThreadPoolExecutor(CLIENTS) as pool,
     ):
-        images = [encoded(photo(SIDE, SIDE, seed=number)) for number in range(2)]
+        images = [encoded(Image.new("RGB", (SIDE, SIDE), (15 * number, 90, 200))) for number in range(EACH)]
         assert client.decide(images[0]).status == 200 and encoders(client) == 1
         enough, ends = Event(), time.monotonic() + LONGEST
 
