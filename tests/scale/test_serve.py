@@ -28,7 +28,6 @@ from talon_ocd.errors import ConfigError, ModelError
 from tests.cli.running import refused
 from tests.cli.test_serve import serving
 from tests.service import running as running_module
-from tests.service.conftest import client, folder, served
 from tests.service.running import WAIT, digits, running
 from tests.service.test_categories import *
 from tests.service.test_concurrency import *
@@ -38,6 +37,9 @@ from tests.service.test_events import *
 from tests.service.test_limits import *
 from tests.service.test_openapi import *
 from tests.service.test_security import *
+
+# last: none of the modules above may put another fixture in their place
+from tests.service.conftest import client, folder, served  # isort: skip
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models

@@ -12,10 +12,12 @@ from talon_ocd.service.settings import ServiceSettings
 from tests.service.running import Running
 
 PAGE = Path(__file__).parents[2] / "docs" / "service.md"
-pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="installed without the documentation")
+with_page = pytest.mark.skipif(not PAGE.is_file(), reason="installed without the documentation")
+"""Of each test, not of the module: another room imports them."""
 NO_LIMITS = {"host", "port", "token", "allowed_hosts", "behind_proxy"}
 
 
+@with_page
 def test_every_route_is_documented(served: Running) -> None:
     paths = served.client().get("/openapi.json").json["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
@@ -25,6 +27,7 @@ def test_every_route_is_documented(served: Running) -> None:
     assert shown == routes
 
 
+@with_page
 def test_every_limit_is_documented_with_its_default() -> None:
     rows = re.findall(r"^\| `([a-z_]+)`[^|]*\| ([0-9]+)( MB)?", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     shown = {name: int(value) * (1_000_000 if unit else 1) for name, value, unit in rows}
@@ -32,6 +35,7 @@ def test_every_limit_is_documented_with_its_default() -> None:
     assert shown == limits
 
 
+@with_page
 def test_every_metric_is_documented(served: Running) -> None:
     text = served.client().get("/metrics").body.decode()
     kinds = dict(re.findall(r"^# TYPE (talon_\w+) (\w+)", text, re.MULTILINE))
