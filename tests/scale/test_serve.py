@@ -46,6 +46,7 @@ with warnings.catch_warnings():
     pytest.importorskip("ray.serve", reason="the service on Ray needs the extra ray")
     import ray
     from ray import serve
+    from ray.serve.handle import DeploymentHandle
     from ray.util import placement_group, remove_placement_group
 
     from talon_ocd.scale import serve_encoding
@@ -100,6 +101,14 @@ def test_the_images_of_a_dead_replica_are_encoded_again(fitted: Talon, folder: P
 
 
 def test_a_full_ray_is_told(fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    shutdown: Any = DeploymentHandle.shutdown
+
+    def noted(handle: DeploymentHandle[Any]) -> None:
+        ended.append(handle.app_name)
+        shutdown(handle)
+
+    monkeypatch.setattr(DeploymentHandle, "shutdown", noted)
     monkeypatch.setattr(serve_encoding, "LONGEST_START", 0.5)
     taken = placement_group([{"CPU": 2}])
     ray.get(taken.ready())
@@ -112,6 +121,7 @@ def test_a_full_ray_is_told(fitted: Talon, model: Path, folder: Path, monkeypatc
     finally:
         remove_placement_group(taken)
     assert serve_encoding.app_name(folder) not in serve.status().applications
+    assert ended == [serve_encoding.app_name(folder)]
 
 
 def test_a_ray_that_does_not_answer_is_not_waited_for(
@@ -131,6 +141,22 @@ def test_a_ray_that_does_not_answer_is_not_waited_for(
     while name in serve.status().applications:  # it had been told, after all
         assert time.monotonic() < ends
         time.sleep(0.1)
+
+
+def test_encoders_that_do_not_end_are_told(
+    fitted: Talon, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by a traceback of a thread: warnings of those are errors here."""
+
+    def delete(name: str) -> None:
+        serve_delete(name)
+        raise TimeoutError("weren't deleted after 60s")
+
+    serve_delete = serve.delete
+    monkeypatch.setattr(serve, "delete", delete)
+    with serve_encoding.running_replicas(fitted, model, folder, RaySettings(encoders=1)):
+        pass
+    assert "could not be told to end (weren't deleted after 60s)" in caplog.text
 
 
 def test_the_command_joins_a_ray_and_survives(model: Path, folder: Path) -> None:

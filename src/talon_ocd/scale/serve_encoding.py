@@ -150,7 +150,8 @@ def running_replicas(talon: Talon, model: Path, stream: Path, settings: RaySetti
         app = _deployment(number, settings).bind(str(model.resolve()), talon.fingerprint(), device)
         handle: DeploymentHandle[Any] | None = None
         try:
-            handle = _started(app, name)
+            handle = _begun(app, name)
+            _wait_until_running(name)
             yield Replicas(handle, number)
         finally:
             _end(handle, name)
@@ -164,10 +165,14 @@ def app_name(stream: Path) -> str:
     return f"talon-{sha256(f'{socket.gethostname()}:{stream.resolve()}'.encode()).hexdigest()[:12]}"
 
 
-def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
-    """Start replicas and wait until they run; ``serve.run`` would wait for ever where there is no room for them."""
+def _begun(app: serve.Application, name: str) -> DeploymentHandle[Any]:
     target = serve.RunTarget(app, name=name, route_prefix=None, logging_config=_QUIET)
     handle: DeploymentHandle[Any] = serve.run_many([target], wait_for_applications_running=False)[0]
+    return handle
+
+
+def _wait_until_running(name: str) -> None:
+    """Wait for replicas; ``serve.run`` would wait for ever where there is no room for them."""
     ends = time.monotonic() + LONGEST_START
     while (status := serve.status().applications[name]).status != ApplicationStatus.RUNNING:
         if status.status == ApplicationStatus.DEPLOY_FAILED:
@@ -178,7 +183,6 @@ def _started(app: serve.Application, name: str) -> DeploymentHandle[Any]:
                 "Give fewer --encoders, or wait for them."
             )
         time.sleep(REST_SECONDS)
-    return handle
 
 
 def _end(handle: DeploymentHandle[Any] | None, name: str) -> None:
@@ -189,7 +193,7 @@ def _end(handle: DeploymentHandle[Any] | None, name: str) -> None:
             if handle is not None:
                 handle.shutdown()  # it would tell of its load when Ray is gone
             serve.delete(name)
-        except (RayError, RayServeException) as error:
+        except (RayError, RayServeException, TimeoutError) as error:  # the last: Ray Serve's own, after a minute
             _log.error("the encoders could not be told to end (%s).", error)
 
     ending = threading.Thread(target=end, name="talon-ray-end", daemon=True)
