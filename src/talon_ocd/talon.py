@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, overload
 
-from talon_ocd.backbones import Backbone, Finished, check_vectors, get_backbone, paired, takes_vectors
+from talon_ocd.backbones import Backbone, Finished, PairedHead, check_vectors, get_backbone, paired, takes_vectors
 from talon_ocd.config import OfflineConfig, OnlineConfig, TalonConfig, parse_adapt
 from talon_ocd.durable import DurableStream, Identity, fingerprint, settings_at, settings_of
 from talon_ocd.errors import ConfigError, DataError, NotFittedError
@@ -237,8 +237,8 @@ class Talon:
                 del settings["evidence"][name]
         del settings["evidence"]["smoothing_classes"]
         settings["evidence"]["smoothing"] = 0.5  # what it was when streams began that shall go on; ψ is in the evidence
-        encoder = self.backbone.state_dict()
-        if encoder.get("head.weight") == 1.0:  # of a paired head, as it was before it had one
+        encoder, head = self.backbone.state_dict(), self.backbone.head
+        if isinstance(head, PairedHead) and head.weight == 1.0:  # as heads were before they had one
             del encoder["head.weight"]
         facts = {"names": self.names, **{part: settings[part] for part in ("online", "evidence", "guard")}}
         return fingerprint(facts, encoder, self.memory.state_dict(), evidence, probe)

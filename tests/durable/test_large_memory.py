@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from talon_ocd import Talon
+from talon_ocd.backbones import PairedHead
 from talon_ocd.config import OnlineConfig
 from talon_ocd.durable import DurableStream, fingerprint
 from talon_ocd.memory import lists, neighbours
@@ -64,7 +65,11 @@ def test_a_restart_goes_on_with_the_same_index(adapt: str, snapshot: bool, tmp_p
 
 def test_streams_from_before_there_was_an_index_go_on() -> None:
     talon, settings = fitted(), fitted().config
+    head = talon.backbone.head
+    assert isinstance(head, PairedHead)
+    weight = float(head.weight)
     try:
+        head.weight.fill_(1.0)  # as it was when nobody could set it
         talon.config = replace(settings, online=OnlineConfig())
         facts = {
             "names": talon.names,
@@ -73,13 +78,18 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
         del facts["online"]["index_above"], facts["online"]["half_precision"], facts["evidence"]["smoothing_classes"]
         facts["evidence"]["smoothing"] = 0.5
         assert talon.evidence is not None
-        states = (talon.backbone, talon.memory, talon.evidence, talon.probe)
-        before = fingerprint(facts, *({} if part is None else part.state_dict() for part in states))
+        encoder = {name: value for name, value in talon.backbone.state_dict().items() if name != "head.weight"}
+        states = (talon.memory, talon.evidence, talon.probe)
+        before = fingerprint(facts, encoder, *({} if part is None else part.state_dict() for part in states))
         assert talon.fingerprint() == before
         talon.config = replace(settings, online=OnlineConfig(index_above=0))  # as models have it that were saved then
         assert talon.fingerprint() == before
         for changes in ({"index_above": 50_000}, {"half_precision": True}):
             talon.config = replace(settings, online=OnlineConfig(**changes))
             assert talon.fingerprint() != before
+        talon.config = replace(settings, online=OnlineConfig())
+        head.weight.fill_(0.5)
+        assert talon.fingerprint() != before
     finally:
         talon.config = settings
+        head.weight.fill_(weight)

@@ -14,10 +14,9 @@ from threading import Event
 import pytest
 from PIL import Image
 
-from tests.cli.programs import LONGEST, Program, program
+from tests.cli.programs import LONGEST, Program
 from tests.cli.test_serve import serving
 from tests.images.pictures import encoded
-from tests.scale.store import KEYS, store_of
 from tests.service.running import Client
 from tests.time_limit import time_limit
 
@@ -54,21 +53,6 @@ def ended_well(started: Program, before: set[Path]) -> str:
     assert len(ours) == 1, ours
     assert "Traceback" not in started.said and "Started a local Ray" not in started.said, started.said
     return started.said
-
-
-def test_a_store_that_does_not_answer_holds_nobody_up(
-    model: Path, incoming_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    options = ("-m", str(model), "-o", str(tmp_path / "out"), "--engine", "ray", "--encoders", "1", "--quiet")
-    before = rays()
-    with time_limit(LIMIT), store_of(incoming_folder) as store:
-        store.answers.clear()
-        with program("discover", store.address, *options) as started:
-            assert store.asked.wait(LONGEST), started.said
-            assert started.stop(signal.SIGINT) == 130
-            assert "talon: stopped; what was written so far is kept." in ended_well(started, before).splitlines()
 
 
 def test_under_load_there_are_more_encoders(model: Path, tmp_path: Path) -> None:
