@@ -201,7 +201,7 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was() -> None:
 
 
 def test_a_fit_may_leave_the_second_head_out_and_the_next_one_has_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    talon = tiny.tiny_talon(epochs=2, lr_encoder=50.0, try_untrained=True)
+    talon = tiny.tiny_talon(epochs=2, lr_encoder=5.0, try_untrained=True)
     two = talon.backbone.feature_size
 
     def interrupted(*_: object) -> None:

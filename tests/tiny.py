@@ -41,7 +41,15 @@ def incoming(count: int = 100) -> list[ImageItem]:
 
 
 def tiny_talon(preset: str = "default", **settings: Any) -> Talon:
-    short = {"epochs": 2, "views": 2, "rounds": 1, "orders": 1, "grid": 8, "try_untrained": False}
+    short = {
+        "epochs": 2,
+        "views": 2,
+        "rounds": 1,
+        "orders": 1,
+        "grid": 8,
+        "try_untrained": False,
+        "trained_weight": 1.0,
+    }
     changes = {**short, "seed": 3, **settings}
     return Talon(TinyViT(width=32, depth=2), TalonConfig.from_preset(preset).override(**changes))
 

@@ -35,8 +35,8 @@ class OfflineConfig:
     keep_pretrained: bool = True
     """Decide on features of the pre-trained and the trained head side by side; the paper has the trained ones alone."""
     trained_weight: float | Literal["auto"] = "auto"
-    """w, length of the trained head's part beside the pre-trained one's, above 0; ``auto`` is 0.5, or 1 if rehearsals
-    of the evidence rule say that it pays. The paper has the trained part alone."""
+    """w, length of the trained head's part beside the pre-trained one's, above 0; ``auto`` is (C / 50)², at most 1:
+    few known classes teach a head little about any other. The paper has the trained part alone."""
     texture: int = 32
     """Directions of the pre-trained head's local features whose covariance stands beside both; 0 leaves it out."""
     batch_size: int = 128
@@ -212,12 +212,17 @@ class EvidenceConfig:
     """ψ is mixed with its mean as if that came from so many classes more: few classes say little of one direction."""
     heavy_tails: bool = True
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
-    concentration: float | Literal["auto"] = "auto"
-    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``auto`` is 2.5 for each known class."""
+    concentration: float | Literal["auto", "known"] = "auto"
+    """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``known`` is 2.5 for each known class,
+    ``auto`` a third of that for each class that there seems to be, by the share that is learned."""
     prior_weight: float = 4.0
     """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
     """Learn from the answers which share of a stream is of known classes; else known or not is equally likely."""
+    share_prior: float = 20.0
+    """Answers, half of them of known classes, as if a stream had given them before it began."""
+    answer_weight: float = 0.25
+    """What an answer counts in the mean of a known class, where a labelled image counts 1: it may be wrong."""
     offset: float | Literal["auto"] = "auto"
     """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed. A number leaves all rehearsal out:
     the head is trained in any case, and how compact that makes its own training images is not corrected."""
@@ -230,7 +235,9 @@ class EvidenceConfig:
     sweeps: int = 2
     """Times that recent images are offered to all categories when a stream thinks again; 0 never does."""
     every: int = 4
-    """Adaptations (``online.adapt_every`` answers each) between two second thoughts."""
+    """Adaptations (``online.adapt_every`` answers each) between two second thoughts about all recent images."""
+    newest: int = 1024
+    """Newest images that are thought of again at the adaptations in between, unless the encoder learns too; 0: none."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -238,7 +245,8 @@ class EvidenceConfig:
         require(self, "every", self.every >= 1, "1 or more")
         require(self, "concentration", isinstance(self.concentration, str) or self.concentration > 0, "above 0")
         require(self, "prior_weight", self.prior_weight >= 0, "0 or more")
-        for name in ("keep", "sweeps", "smoothing_classes"):
+        require(self, "answer_weight", 0 < self.answer_weight <= 1, "above 0, at most 1")
+        for name in ("keep", "sweeps", "newest", "smoothing_classes", "share_prior"):
             require(self, name, getattr(self, name) >= 0, "0 or more")
         require(self, "shrinkage", 0 <= self.shrinkage <= 1, "between 0 and 1")
         for name in ("rehearse_new", "rehearse_trained"):

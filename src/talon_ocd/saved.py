@@ -47,6 +47,12 @@ class SavedModel:
     probe: Probe | None = None
 
 
+BEFORE_IT_COULD_BE_SET: dict[str, Any] = {
+    "prior_weight": 1.0, "learn_share": False, "share_prior": 50.0, "answer_weight": 1.0, "newest": 0,
+}  # fmt: skip
+"""Settings of the evidence rule that came later, at what they were then: older models answer as they did."""
+
+
 def write_model(model: SavedModel, folder: Path) -> None:
     """Write a model folder; an older model in it stays whole until the new one is complete."""
     encoder = {name: value.detach().cpu().contiguous().clone() for name, value in model.backbone.state_dict().items()}
@@ -148,9 +154,11 @@ def _completed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a model, those that came later at what they were when nobody could set them."""
     later: dict[str, dict[str, Any]] = {
         "offline": {"texture": 0, "trained_weight": 1.0},
-        "evidence": {"prior_weight": 1.0, "learn_share": False},
+        "evidence": BEFORE_IT_COULD_BE_SET,
     }
     completed = {part: {**values, **config.get(part, {})} for part, values in later.items()}
+    if "answer_weight" not in config.get("evidence", {}) and completed["evidence"].get("concentration") == "auto":
+        completed["evidence"]["concentration"] = "known"  # what it meant then
     completed["evidence"].pop("smoothing", None)  # of ψ, which was estimated when the model was fitted
     return {**config, **completed}
 

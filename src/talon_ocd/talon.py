@@ -20,7 +20,7 @@ from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import ALONE, Fitting, Labelled, Processes, TrunkCache, choose_probe
 from talon_ocd.online import Bounds, DiscoveryStream, Evidence, EvidenceRule, Guard, Probe
 from talon_ocd.progress import SILENT, Progress
-from talon_ocd.saved import SavedModel, read_model, write_model
+from talon_ocd.saved import BEFORE_IT_COULD_BE_SET, SavedModel, read_model, write_model
 
 LabelledData = str | Path | ImageSource | Sequence[ImageItem]
 
@@ -232,9 +232,11 @@ class Talon:
         for name, before in (("index_above", 0), ("half_precision", False)):
             if settings["online"][name] in (before, getattr(OnlineConfig(), name)):
                 del settings["online"][name]  # streams that began before there was a choice go on
-        for name, earlier in (("prior_weight", 1.0), ("learn_share", False)):
+        for name, earlier in BEFORE_IT_COULD_BE_SET.items():
             if settings["evidence"][name] == earlier:
                 del settings["evidence"][name]
+        if settings["evidence"]["concentration"] == "known":
+            settings["evidence"]["concentration"] = "auto"  # as it was called before
         del settings["evidence"]["smoothing_classes"]
         settings["evidence"]["smoothing"] = 0.5  # what it was when streams began that shall go on; ψ is in the evidence
         encoder, head = self.backbone.state_dict(), self.backbone.head

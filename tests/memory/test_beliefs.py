@@ -171,7 +171,6 @@ Change = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
         lambda state: {"counts": state["counts"][None]},
         lambda state: {"counts": -state["counts"]},
         lambda state: {"counts": state["counts"] * float("nan")},
-        lambda state: {"counts": state["counts"] + 0.5},
         lambda state: {"sums": state["sums"] + float("inf")},
         lambda state: {"known": torch.tensor(4)},
         lambda state: {"known": torch.tensor(-1)},

@@ -60,7 +60,7 @@ def test_second_thoughts_are_those_of_the_slow_twin(
     recent, beliefs = remembered(model, labelled, rows, homes, known + discovered)
     slow = SlowEvidence(
         [part.tolist() for part in labelled], model.psi.tolist(), tail, images=rows.tolist(),
-        homes=homes.tolist(), founders=list(range(discovered)),
+        homes=homes.tolist(), founders=list(range(discovered)), answer_weight=1.0,
     )  # fmt: skip
     moves = recent.rethink(beliefs, hurdle, sweeps)
     assert moves == slow.think_again(sweeps, hurdle)

@@ -12,7 +12,7 @@ from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import OFFSETS, Amount, Calibration, Trial, pays, plateau, rehearsals
+from talon_ocd.offline.calibrate import OFFSETS, Calibration, Trial, pays, plateau, rehearsals
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -30,7 +30,7 @@ def clusters(classes: int, each: int, spread: float = 0.1, seed: int = 0) -> tup
 
 
 def run(features: Tensor, labels: Tensor, config: TalonConfig = COSINE, seed: int = 0) -> Calibration:
-    return calibrate(labels, {Amount(0): lambda train, wanted: features[torch.from_numpy(wanted)]}, config, seed)
+    return calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, config, seed)
 
 
 def streamed(features: Tensor, labels: Tensor, known: Tensor, config: TalonConfig) -> list[list[int]]:
@@ -91,7 +91,7 @@ def trials(
     ratios = [1.0 + at for at in range(len(accuracy))] if found is None else found
     both = enumerate(zip(accuracy, ratios, strict=True))
     return [
-        Trial(Amount(epochs), OFFSETS[at], value, 0.0, 0.0, ratio, 0.1, tuple(value + ease for ease in rounds))
+        Trial(epochs, OFFSETS[at], value, 0.0, 0.0, ratio, 0.1, tuple(value + ease for ease in rounds))
         for at, (value, ratio) in both
     ]
 
@@ -106,12 +106,10 @@ def test_the_offset_is_the_middle_of_those_as_good_as_the_best() -> None:
 
 def test_training_must_pay_in_the_same_rounds() -> None:
     untrained = trials(0, [0.1, 0.5, 0.2])
-    assert plateau(untrained + trials(9, [0.1, 0.2, 0.53])).training.epochs == 9  # rounds differ, but each one gains
-    assert plateau(untrained + trials(9, [0.65, 0.4, 0.65])).training.epochs == 9  # a dip between two good ones
-    assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).training.epochs == 0
-    assert (
-        plateau(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2))).training.epochs == 0
-    )  # better, not surely
+    assert plateau(untrained + trials(9, [0.1, 0.2, 0.53])).epochs == 9  # rounds differ, but each one gains
+    assert plateau(untrained + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
+    assert plateau(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
+    assert plateau(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2))).epochs == 0  # better, not surely
     assert not pays(np.array([0.04, 0.0, 0.01, -0.01])) and pays(np.array([0.04, 0.03, 0.05, 0.01]))
 
 
@@ -142,7 +140,7 @@ def test_a_head_never_sees_what_it_is_asked_about(config: TalonConfig) -> None:
         asked.append((set(train.tolist()), set(wanted[len(train) :].tolist())))
         return features[torch.from_numpy(wanted)]
 
-    calibrate(labels, {Amount(0): encode_fold}, config, 0)
+    calibrate(labels, {0: encode_fold}, config, 0)
     novel = []
     for train, stream in asked:
         assert not train & stream and train | stream == set(range(60))
@@ -182,13 +180,13 @@ def test_the_length_of_training_that_rehearses_better_is_chosen() -> None:
     features, labels = clusters(8, 12)
     noise = F.normalize(torch.randn(features.shape, generator=torch.Generator().manual_seed(9)), dim=1)
     encoders = {
-        Amount(epochs): lambda train, wanted, rows=rows: rows[torch.from_numpy(wanted)]
+        epochs: lambda train, wanted, rows=rows: rows[torch.from_numpy(wanted)]
         for epochs, rows in ((0, noise), (5, features), (9, noise))
     }
     result = calibrate(labels, encoders, COSINE, 0)
-    assert result.training == (5, 1.0) and len(result.trials) == 3 * CONFIG.grid
-    assert result.threshold in [trial.threshold for trial in result.trials if trial.training.epochs == 5]
-    assert calibrate(labels, encoders, EVIDENCE, 0).training.epochs == 5
+    assert result.epochs == 5 and len(result.trials) == 3 * CONFIG.grid
+    assert result.threshold in [trial.threshold for trial in result.trials if trial.epochs == 5]
+    assert calibrate(labels, encoders, EVIDENCE, 0).epochs == 5
 
 
 def test_one_class_is_refused() -> None:
@@ -206,5 +204,5 @@ def test_progress_counts_thresholds() -> None:
     features, labels = clusters(4, 6)
     listener = Listener()
     for config, number in ((COSINE, CONFIG.grid), (EVIDENCE, len(OFFSETS))):
-        calibrate(labels, {Amount(0): lambda train, wanted: features[torch.from_numpy(wanted)]}, config, 0, listener)
+        calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, config, 0, listener)
         assert listener.done == number

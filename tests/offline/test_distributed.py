@@ -112,6 +112,7 @@ def member(rank: int, folder: Path) -> None:
             "same": processes.from_first(rank),
         }
         (folder / f"{rank}.json").write_text(json.dumps(facts), encoding="utf-8")
+    dist.barrier()
     dist.destroy_process_group()
 
 

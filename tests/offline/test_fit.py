@@ -8,7 +8,7 @@ from talon_ocd.config import TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.images import ImageItem
 from talon_ocd.offline import Fitting, Labelled, TrunkCache, encode
-from talon_ocd.offline.fit import FALLBACK_THRESHOLD, WEIGHTS, Fitted
+from talon_ocd.offline.fit import FALLBACK_THRESHOLD, FULLY_TRUSTED, Fitted
 from tests.offline.standin import Listener, StandIn, some_digits
 
 QUICK = TalonConfig().override(epochs=2, views=2, rounds=1, orders=1, grid=6, try_untrained=False)
@@ -53,18 +53,17 @@ def test_the_pretrained_half_stays_and_both_are_centred_on_the_labelled_images()
         features = encode(head, outputs)
     torch.testing.assert_close(head.centres, torch.stack(means))
     assert fitted.memory.feature_size == features.shape[1] == 32
-    weight = fitted.report["calibration"]["weight"]  # what rehearsals chose is what the head has
-    assert weight in WEIGHTS and float(head.weight) == weight
-    torch.testing.assert_close(weight * features[:, :16].norm(dim=1), features[:, 16:].norm(dim=1))
-    assert {trial["weight"] for trial in fitted.report["calibration"]["trials"] if trial["epochs"]} == set(WEIGHTS)
+    assert float(head.weight) == pytest.approx((len(fitted.names) / FULLY_TRUSTED) ** 2)
+    torch.testing.assert_close(head.weight * features[:, :16].norm(dim=1), features[:, 16:].norm(dim=1))
 
 
-def test_a_weight_that_is_given_is_kept_and_not_rehearsed() -> None:
+def test_a_weight_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     items, _ = some_digits()
-    backbone = Paired(StandIn())
-    fitted = fit(items, QUICK.override(trained_weight=0.3), backbone=backbone)
-    assert float(backbone.head.weight) == pytest.approx(0.3)
-    assert {trial["weight"] for trial in fitted.report["calibration"]["trials"] if trial["epochs"]} == {0.3}
+    for given, wanted in ((0.3, 0.3), ("auto", 1.0)):
+        monkeypatch.setattr("talon_ocd.offline.fit.FULLY_TRUSTED", 2)  # fewer than there are: no more than full length
+        backbone = Paired(StandIn())
+        fit(items, QUICK.override(trained_weight=given), backbone=backbone)
+        assert float(backbone.head.weight) == pytest.approx(wanted)
 
 
 def test_a_second_head_that_training_would_spoil_is_left_out() -> None:

@@ -106,22 +106,24 @@ def test_a_batch_is_answered_as_if_one_by_one_and_as_by_the_slow_twin(
     for name, value in together.state_dict().items():
         np.testing.assert_allclose(value.numpy(), alone.state_dict()[name].numpy(), atol=1e-9, err_msg=name)
     members = [slow.members(category) for category in range(slow.size)]
-    np.testing.assert_array_equal(together.beliefs.counts, [len(rows) for rows in members])
-    np.testing.assert_allclose(together.beliefs.sums, [np.sum(rows, axis=0) for rows in members], atol=1e-9)
+    np.testing.assert_array_equal(together.beliefs.counts, [sum(weight for weight, _ in rows) for rows in members])
+    sums = [np.sum([weight * np.array(x) for weight, x in rows], axis=0) for rows in members]
+    np.testing.assert_allclose(together.beliefs.sums, sums, atol=1e-9)
 
 
-@given(st.integers(0, 40), st.booleans(), st.integers(3, 40), st.integers(0, 9999))
+@given(st.integers(0, 40), st.booleans(), st.integers(3, 40), st.sampled_from([0, 5, 1024]), st.integers(0, 9999))
 @settings(max_examples=40)
 def test_a_stream_with_second_thoughts_is_that_of_the_slow_twin(
-    images: int, learns: bool, keep: int, seed: int
+    images: int, learns: bool, keep: int, newest: int, seed: int
 ) -> None:
     drawn = world(images, seed, new=4, noise=0.2)
-    stream, slow = drawn.stream(learns, adapt_every=4, keep=keep, every=3), drawn.slow(learns, keep)
+    stream = drawn.stream(learns, adapt_every=4, keep=keep, every=3, newest=newest)
+    slow = drawn.slow(learns, keep)
     wanted = []
     for number, x in enumerate(drawn.coordinates(), 1):
         wanted.append(slow.observe(x))
-        if learns and number % 12 == 0:
-            slow.think_again(2, slow.hurdle)
+        if learns and number % 4 == 0 and (newest or number % 12 == 0):
+            slow.think_again(2, slow.hurdle, newest if number % 12 else 8192)
     found = stream.observe_many(drawn.features)
     assert [decision.category for decision in found] == [row[0] for row in wanted]
     np.testing.assert_allclose([decision.similarity for decision in found], [row[2] for row in wanted], atol=1e-5)
@@ -257,12 +259,12 @@ EAST, NORTH, WEST = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 
 @pytest.mark.parametrize("offset", [0.0, -4.0, 2.5])
 def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
-    rule = plain_rule([4.0, 4.0, 4.0], [EAST, NORTH, WEST], offset=offset)
+    rule = plain_rule([4.0, 4.0, 4.0], [EAST, NORTH, WEST], offset=offset, answer_weight=1.0)
     x = torch.tensor([EAST])
     for answered in range(3):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
         evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
-        prior = offset + log(3) + 4.0 * log(5.0 / (5.0 + answered)) + 4.0 * log(25 / (25 + answered))
+        prior = offset + log(3) + 4.0 * log(5.0 / (5.0 + answered)) + 4.0 * log(10 / (10 + answered))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9
@@ -354,7 +356,7 @@ def lonely_founder(**settings: Any) -> EvidenceRule:
 def test_ids_are_never_used_again() -> None:
     rule = lonely_founder()
     assert rule.think_again() == 1
-    assert rule.beliefs.counts.tolist() == [5.0, 104.0, 0.0] and rule.beliefs.living == 2
+    assert rule.beliefs.counts.tolist() == [4.25, 29.0, 0.0] and rule.beliefs.living == 2
     founded = rule.assign(torch.tensor([[0.0, -1.0]]), NOTHING)
     assert founded.ids.tolist() == [3] and founded.founded.tolist() == [True]
     _, answers, homes = rule.recent.thoughts()
@@ -362,12 +364,20 @@ def test_ids_are_never_used_again() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_second_thoughts_come_every_so_many_adaptations(every: int) -> None:
-    rule = lonely_founder(every=every)
+@pytest.mark.parametrize("newest", [0, 100])
+def test_second_thoughts_come_every_so_many_adaptations(every: int, newest: int) -> None:
+    """About all images; those about the newest in between don't reach back to the first one."""
+    rule = lonely_founder(every=every, newest=newest)
     for number in range(1, every + 1):
         assert rule.beliefs.living == 3
         rule.adapt()
         assert rule.adaptations == number
+    assert rule.beliefs.living == 2
+
+
+def test_the_newest_images_are_thought_of_at_every_adaptation() -> None:
+    rule = lonely_founder(every=9, newest=101)
+    rule.adapt()
     assert rule.beliefs.living == 2
 
 

@@ -44,7 +44,8 @@ def opened(
     if threshold is None:
         assert talon.evidence is not None
         evidence = talon.evidence.with_offset(talon.evidence.offset + finer)
-        rule = EvidenceRule(evidence, replace(talon.config.evidence, every=every))
+        settings = replace(talon.config.evidence, every=every, learn_share=False)  # noise would teach that all is new
+        rule = EvidenceRule(evidence, settings)
     else:
         online = replace(online, threshold=threshold)
     assert talon.probe is not None

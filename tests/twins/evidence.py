@@ -14,6 +14,8 @@ import numpy as np
 from scipy.stats import multivariate_normal, multivariate_t
 
 Vector = list[float]
+Member = tuple[float, Vector]
+"""What it counts, and where it is."""
 MOST = 50
 
 
@@ -60,6 +62,8 @@ class SlowEvidence:
     concentration: float | None = None
     prior_weight: float = 4.0
     learn_share: bool = True
+    share_prior: float = 20.0
+    answer_weight: float = 0.25
     learns: bool = True
     keep: int = 8192
     images: list[Vector] = field(default_factory=list)
@@ -68,10 +72,12 @@ class SlowEvidence:
     founders: list[int] = field(default_factory=list)
     """Images that founded categories, in order: they are members even if nothing is learned."""
 
-    def members(self, category: int, without: int = -1) -> list[Vector]:
-        known = self.labelled[category] if category < len(self.labelled) else []
+    def members(self, category: int, without: int = -1) -> list[Member]:
+        known = category < len(self.labelled)
+        labelled = [(1.0, x) for x in self.labelled[category]] if known else []
+        weight = self.answer_weight if known else 1.0
         counted = range(len(self.images)) if self.learns else self.founders
-        return known + [self.images[i] for i in counted if self.homes[i] == category and i != without]
+        return labelled + [(weight, self.images[i]) for i in counted if self.homes[i] == category and i != without]
 
     @property
     def size(self) -> int:
@@ -81,7 +87,10 @@ class SlowEvidence:
     def hurdle(self) -> float:
         living = sum(bool(self.members(category)) for category in range(self.size))
         answered = len(self.images)
-        concentration = 2.5 * max(len(self.labelled), 1) if self.concentration is None else self.concentration
+        concentration = self.concentration
+        if concentration is None:
+            classes = max(len(self.labelled), 1) / ((1 - self.share) if self.learn_share else 1 / 3)
+            concentration = 5 / 6 * classes
         chance = concentration / (concentration + answered)
         return self.offset + math.log(living) + self.prior_weight * math.log(chance)
 
@@ -90,17 +99,25 @@ class SlowEvidence:
         """What known classes have ahead of discovered categories: the stream's own answers say how common they are."""
         if not self.learn_share:
             return 0.0
-        others = sum(answer >= len(self.labelled) for answer in self.answers)
-        share = min(max((25 + others) / (50 + len(self.answers)), 0.1), 0.9)
-        return self.prior_weight * (math.log(1 - share) - math.log(share))
+        return self.prior_weight * (math.log(1 - self.share) - math.log(self.share))
 
-    def odds(self, x: Vector, members: list[Vector]) -> float:
+    @property
+    def share(self) -> float:
+        """Of the stream that is of no known class, by its answers so far."""
+        others = sum(answer >= len(self.labelled) for answer in self.answers)
+        share = (self.share_prior / 2 + others) / (self.share_prior + len(self.answers))
+        return min(max(share, 0.1), 0.9)
+
+    def odds(self, x: Vector, members: list[Member]) -> float:
         """Evidence for a category against a new one; the posterior of its mean in terms of precisions."""
         if not members:
             return -math.inf
-        counted = min(len(members), MOST)
+        weight = math.fsum(weight for weight, _ in members)
+        counted = math.floor(min(weight, MOST))
         precisions = [1.0 / spread + counted for spread in self.psi]
-        averages = [math.fsum(column) / len(members) for column in zip(*members, strict=True)]
+        averages = [
+            math.fsum(column) / weight for column in zip(*([w * a for a in m] for w, m in members), strict=True)
+        ]
         means = [counted * m / p for m, p in zip(averages, precisions, strict=True)]
         joins = self._log_density(x, means, [1.0 + 1.0 / p for p in precisions])
         return joins - self._log_density(x, [0.0] * len(x), [1.0 + spread for spread in self.psi])
@@ -135,10 +152,10 @@ class SlowEvidence:
         self.homes.append(answer[0])
         return answer
 
-    def think_again(self, sweeps: int, hurdle: float) -> int:
+    def think_again(self, sweeps: int, hurdle: float, newest: int = 8192) -> int:
         """All images of the last ``keep`` look around, then all move: returns how many moves there were."""
         moves = 0
-        first = max(len(self.images) - self.keep, 0)
+        first = max(len(self.images) - min(self.keep, newest), 0)
         for _ in range(sweeps):
             homes = list(self.homes)
             for i in range(first, len(self.images)):
@@ -151,9 +168,9 @@ class SlowEvidence:
             self.homes = homes
         return moves
 
-    def _rank(self, category: int) -> tuple[int, int]:
+    def _rank(self, category: int) -> tuple[float, int]:
         """Larger categories come first, of equal ones the older."""
-        return len(self.members(category)), -category
+        return math.fsum(weight for weight, _ in self.members(category)), -category
 
     def _best_home(self, image: int, hurdle: float) -> int:
         own, x = self.homes[image], self.images[image]

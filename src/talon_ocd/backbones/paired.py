@@ -69,6 +69,7 @@ class PairedHead(nn.Module):
     def drop_second(self) -> None:
         """Go on without the second head: untrained it would only be the first one once more."""
         self.second, self.centres = None, self.centres[:1].clone()
+        self.weight.fill_(1.0)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Encode with all parts."""

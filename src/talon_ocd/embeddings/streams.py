@@ -15,7 +15,6 @@ from talon_ocd.config import TalonConfig, parse_adapt
 from talon_ocd.errors import ConfigError, DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import Amount
 from talon_ocd.online import EvidenceRule, FeatureArray, FeatureStream, matrix, unit
 
 Labels = Sequence[int] | npt.NDArray[np.integer] | Tensor
@@ -57,7 +56,7 @@ def feature_stream(
     if wanted == "auto" and classes < 2:
         wanted = FALLBACK_THRESHOLD
     elif wanted == "auto":
-        found = calibrate(labels, {Amount(0): lambda train, index: features[index]}, config, config.seed)
+        found = calibrate(labels, {0: lambda train, index: features[index]}, config, config.seed)
         if found.rule == "evidence":
             evidence = estimate(features, labels, config.evidence).with_offset(found.threshold)
             evidence = rescaled(evidence, found.residuals, config.evidence.heavy_tails)

@@ -20,6 +20,8 @@ from talon_ocd.memory.two_covariance import MOST_COUNTED, Floats, TwoCovariance
 Ints = npt.NDArray[np.int64]
 Floats32 = npt.NDArray[np.float32]
 GROWTH = 1.5
+ROUNDING = 1e-6
+"""So that whole numbers of members stay whole, in whatever order parts of them were added."""
 _PARTS = ("_counts", "_sums", "_levels", "_means", "_screen")
 
 
@@ -41,13 +43,16 @@ class Beliefs:
 
     Attributes:
         model: the two Gaussians.
+        answer_weight: what a member counts that an answer adds to a known class; labelled ones and all members of
+            discovered categories count 1.
         known: C, the number of known classes.
         size: K, the number of categories, empty ones included.
         living: categories with members.
     """
 
-    def __init__(self, model: TwoCovariance, counts: Floats, sums: Floats) -> None:
+    def __init__(self, model: TwoCovariance, counts: Floats, sums: Floats, answer_weight: float = 1.0) -> None:
         _check(model, counts, sums)
+        self.answer_weight = answer_weight
         self.model, self.known, self.size, self.living = model, len(counts), len(counts), 0
         levels = np.arange(MOST_COUNTED + 1.0)
         # A mean at 1 shows how far the prior pulls it back. Means aside, all depends on the number of members only.
@@ -85,17 +90,23 @@ class Beliefs:
         self.put(np.array([self.size]), np.ones(1), member[None])
         return self.size - 1
 
+    def weights(self, categories: Ints) -> Floats:
+        """Return what a member counts ``(L,)`` that an answer adds to categories ``(L,)``."""
+        return np.where(categories < self.known, self.answer_weight, 1.0)
+
     def join(self, category: int, member: Floats) -> None:
         """Add a member ``(d,)`` to a category: the conjugate update."""
         only = np.array([category])
-        self.put(only, self._counts[only] + 1.0, self._sums[only] + member)
+        weight = self.weights(only)
+        self.put(only, self._counts[only] + weight, self._sums[only] + weight * member)
 
     def leave(self, category: int, member: Floats) -> None:
         """Take a member ``(d,)`` out of a category again; one without members has nothing to give."""
         only = np.array([category])
-        count = self._counts[only] - 1.0
+        weight = self.weights(only)
+        count = self._counts[only] - weight
         if count[0] >= 0.0:
-            self.put(only, count, (self._sums[only] - member) * (count[0] > 0.0))
+            self.put(only, count, (self._sums[only] - weight * member) * (count[0] > 0.0))
 
     def put(
         self, categories: Ints, counts: Floats, sums: Floats, derived: tuple[Prediction, Floats32] | None = None
@@ -124,7 +135,7 @@ class Beliefs:
 
     def predict(self, counts: Floats, sums: Floats) -> Prediction:
         """Say where the next members of categories with counts ``(L,)`` and sums ``(L, d)`` are expected."""
-        levels = np.minimum(counts, MOST_COUNTED).astype(np.int64)
+        levels = (np.minimum(counts, MOST_COUNTED) + ROUNDING).astype(np.int64)
         return Prediction(levels, self._pull[levels] * (sums / np.maximum(counts, 1.0)[:, None]))
 
     def screen_rows(self, prediction: Prediction) -> Floats32:
@@ -188,9 +199,9 @@ class Beliefs:
         }
 
     @classmethod
-    def from_state_dict(cls, model: TwoCovariance, state: Mapping[str, Tensor]) -> Beliefs:
+    def from_state_dict(cls, model: TwoCovariance, state: Mapping[str, Tensor], answer_weight: float = 1.0) -> Beliefs:
         """Go on with saved counts and sums."""
-        beliefs = cls(model, state["counts"].numpy(), state["sums"].numpy())
+        beliefs = cls(model, state["counts"].numpy(), state["sums"].numpy(), answer_weight)
         beliefs.known = int(state["known"])
         if not 0 <= beliefs.known <= beliefs.size:
             raise DataError(
@@ -229,7 +240,7 @@ def _check(model: TwoCovariance, counts: Floats, sums: Floats) -> None:
             f"counts {counts.shape} and sums {sums.shape} of categories don't fit each other or {model.size} "
             "coordinates; load another copy of the model."
         )
-    if not np.isfinite(counts).all() or not np.isfinite(sums).all() or (counts < 0).any() or (counts % 1).any():
+    if not np.isfinite(counts).all() or not np.isfinite(sums).all() or (counts < 0).any():
         raise DataError(
-            "counts and sums of categories must be finite, and counts whole; load another copy of the model."
+            "counts and sums of categories must be finite, and counts not negative; load another copy of the model."
         )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_ocd.memory.beliefs import Beliefs, Ints
+from talon_ocd.memory.beliefs import ROUNDING, Beliefs, Ints
 from talon_ocd.memory.two_covariance import Floats
 
 BLOCK = 2**21
@@ -47,17 +47,20 @@ class Recent:
         """Keep images ``(B, d)`` with their answers ``(B,)``; the oldest make room."""
         self._add(coordinates, categories, categories)
 
-    def rethink(self, beliefs: Beliefs, hurdle: float, sweeps: int) -> int:
+    def rethink(self, beliefs: Beliefs, hurdle: float, sweeps: int, newest: int | None = None) -> int:
         """Let images move to the category that explains them best, ``sweeps`` times; returns how many moved.
 
+        Only the ``newest`` are looked at if that is given, for an eighth of the products at most.
         ``hurdle`` is what the evidence must reach against a new category: an image that is alone in its own stays
         unless another one passes it.
         """
         moves, homes = 0, self._kept("homes")
-        held = np.bincount(homes[homes >= 0], minlength=beliefs.size)
-        homes[(homes >= 0) & (held > beliefs.counts)[homes]] = -1  # people took more out than these images put in
-        newest = slice(-max(PRODUCTS // max(beliefs.size, 1), 1), None)
-        coordinates, own = self._kept("coordinates")[newest], homes[newest]
+        held = np.bincount(homes[homes >= 0], minlength=beliefs.size) * beliefs.weights(np.arange(beliefs.size))
+        short = held > beliefs.counts + ROUNDING
+        homes[(homes >= 0) & short[homes]] = -1  # people took more out than these images put in
+        most = max(PRODUCTS // max(beliefs.size, 1), 1)
+        looked_at = slice(-(most if newest is None else max(min(newest, most // 8), 1)), None)
+        coordinates, own = self._kept("coordinates")[looked_at], homes[looked_at]
         for _ in range(sweeps):
             step = max(BLOCK // max(beliefs.size, 1), 1)
             starts = range(0, len(own), step)
@@ -70,8 +73,9 @@ class Recent:
                 break
             counts, sums = beliefs.counts.copy(), beliefs.sums.copy()
             for sign, where in ((-1.0, own[moved]), (1.0, found[moved])):
-                np.add.at(counts, where, sign)
-                np.add.at(sums, where, sign * coordinates[moved])
+                weights = sign * beliefs.weights(where)
+                np.add.at(counts, where, weights)
+                np.add.at(sums, where, weights[:, None] * coordinates[moved])
             sums[counts == 0.0] = 0.0
             beliefs.replace(counts, sums)
             own[:] = found
@@ -155,7 +159,8 @@ def _best(beliefs: Beliefs, coordinates: Floats, own: Ints, hurdle: float) -> In
     screened[np.arange(len(own)), own] = np.inf
     others = screened.argmin(axis=1)
     there = beliefs.log_odds(coordinates, others)
-    left = beliefs.predict(beliefs.counts[own] - 1.0, beliefs.sums[own] - coordinates)
+    weights = beliefs.weights(own)
+    left = beliefs.predict(beliefs.counts[own] - weights, beliefs.sums[own] - weights[:, None] * coordinates)
     here = beliefs.log_density(coordinates, left) + beliefs.model.new_surprise(coordinates)
     here = np.where(np.isneginf(here), hurdle, here)  # alone in its own category
     return np.where((there > here) & (there >= hurdle), others, own)

@@ -23,7 +23,7 @@ from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Training, cosine_rate
 from talon_ocd.offline import FALLBACK_THRESHOLD, Labelled, class_means, encode
-from talon_ocd.offline.calibrate import Amount, Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
+from talon_ocd.offline.calibrate import Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
 from talon_ocd.offline.views import Subset
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK
@@ -178,7 +178,7 @@ def leader_trials(
 ) -> list[Trial]:
     """Let every threshold of a grid answer all rehearsals in all orders, from class means or from nothing."""
     grid = leader_grid(folds, config.grid, with_means)
-    return try_thresholds(folds, grid, STILL, Amount(epochs), config.orders, seed, progress, with_means)
+    return try_thresholds(folds, grid, STILL, epochs, config.orders, seed, progress, with_means)
 
 
 def leader_grid(folds: list[Rehearsed], size: int, with_means: bool) -> list[float]:

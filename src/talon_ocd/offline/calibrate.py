@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import log
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,8 @@ MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
 ENOUGH = 0.99
 """Categories found over present from which on they count as enough, as a mean over rehearsals."""
-OFFSETS = tuple(float(offset) for offset in range(-6, 10))
-"""Offsets of the evidence rule that are rehearsed, in nats."""
+OFFSETS = tuple(float(offset) for offset in range(-4, 7))
+"""Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
 ORDERS = 4
 """Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
 
@@ -44,13 +44,6 @@ Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 EncodeFold = Callable[[Indices, Indices], Tensor]
 """``(train, wanted) -> (len(wanted), D)`` unit features by an encoder that saw the labelled images ``train`` only."""
-
-
-class Amount(NamedTuple):
-    """Of training: epochs (0 is the pre-trained encoder), and the length of what they made beside the rest."""
-
-    epochs: int
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,8 @@ class Rehearsed:
 class Trial:
     """What one candidate reached, as means over rounds and orders."""
 
-    training: Amount
+    epochs: int
+    """Of training; 0 is the pre-trained encoder."""
     threshold: float
     """A cosine, or the offset of the evidence rule."""
     strict_all: float
@@ -101,7 +95,7 @@ class Trial:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {**self.training._asdict(), **{k: v for k, v in asdict(self).items() if k != "training"}}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,7 @@ class Calibration:
     """The rule that was rehearsed: TALON's if there are too few images to estimate anything."""
     threshold: float
     """A cosine, or the offset of the evidence rule."""
-    training: Amount
+    epochs: int
     trials: tuple[Trial, ...]
     rounds: int
     held_out: int
@@ -122,8 +116,8 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without the residuals."""
-        plain = {name: getattr(self, name) for name in ("rule", "threshold", "rounds", "held_out")}
-        return {**plain, **self.training._asdict(), "trials": [trial.to_dict() for trial in self.trials]}
+        plain = {name: getattr(self, name) for name in ("rule", "threshold", "epochs", "rounds", "held_out")}
+        return {**plain, "trials": [trial.to_dict() for trial in self.trials]}
 
 
 def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: float = 0.5) -> Iterator[Rehearsal]:
@@ -152,7 +146,7 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: fl
 
 def calibrate(
     labels: Tensor,
-    encoders: Mapping[Amount, EncodeFold],
+    encoders: Mapping[int, EncodeFold],
     settings: TalonConfig,
     seed: int,
     progress: Progress = SILENT,
@@ -173,19 +167,19 @@ def calibrate(
         folds = list(rehearsals(labels, config, seed))
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
     trials: list[Trial] = []
-    residuals: dict[Amount, Floats] = {}
+    residuals: dict[int, Floats] = {}
     evidence = settings.evidence if by_evidence else None
-    for training, encode_fold in encoders.items():
+    for epochs, encode_fold in encoders.items():
         rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
         orders = config.orders
-        trials += try_thresholds(rehearsed, grid, settings, training, orders, seed, progress, processes=processes)
-        residuals[training] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
+        trials += try_thresholds(rehearsed, grid, settings, epochs, orders, seed, progress, processes=processes)
+        residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
     chosen = plateau(trials) if by_evidence else choose(trials)
     held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(
-        rule, chosen.threshold, chosen.training, tuple(trials), len(folds), held_out, residuals[chosen.training]
+        rule, chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs]
     )
 
 
@@ -196,7 +190,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
     """
     best = max(trials, key=lambda trial: trial.strict_all)
     good = [trial for trial in trials if trial.strict_all >= best.strict_all - best.standard_error]
-    ranks = [(abs(log(trial.found_ratio)), -trial.strict_all, trial.training) for trial in good]
+    ranks = [(abs(log(trial.found_ratio)), -trial.strict_all, trial.epochs) for trial in good]
     equals = [trial for trial, rank in zip(good, ranks, strict=True) if rank == min(ranks)]
     return equals[len(equals) // 2]
 
@@ -209,8 +203,8 @@ def plateau(trials: Sequence[Trial]) -> Trial:
     everything joins known classes, which few new images can make look fair. More training must pay: see ``pays``.
     """
     chosen: tuple[Trial, Floats] | None = None
-    for training in sorted({trial.training for trial in trials}):
-        own = sorted((trial for trial in trials if trial.training == training), key=lambda trial: trial.threshold)
+    for epochs in sorted({trial.epochs for trial in trials}):
+        own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
         best = max(own, key=lambda trial: trial.strict_all)
         good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
@@ -220,7 +214,7 @@ def plateau(trials: Sequence[Trial]) -> Trial:
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
         runs = np.mean([trial.runs for trial in good], axis=0)
         if chosen is None or pays(runs - chosen[1]):
-            chosen = Trial(training, offset, **values, runs=tuple(runs.tolist())), runs
+            chosen = Trial(epochs, offset, **values, runs=tuple(runs.tolist())), runs
     assert chosen is not None
     return chosen[0]
 
@@ -238,7 +232,7 @@ def try_thresholds(
     folds: Sequence[Rehearsed],
     grid: Sequence[float],
     settings: TalonConfig,
-    training: Amount,
+    epochs: int,
     orders: int,
     seed: int,
     progress: Progress = SILENT,
@@ -256,7 +250,7 @@ def try_thresholds(
             strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
             task.advance(processes.size)
             each = tuple(scores[:, 0].tolist())
-            return Trial(training, threshold, strict_all, strict_old, strict_new, found, error, each)
+            return Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error, each)
 
         return processes.map(trial, grid)
 

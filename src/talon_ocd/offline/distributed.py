@@ -247,6 +247,7 @@ def joined(device: str = "cpu") -> Iterator[Processes]:
         torch.cuda.set_device(own_device(device))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
     yield _all_processes()
+    dist.barrier()  # whoever leaves while another still talks to it may abort that one
     dist.destroy_process_group()  # not after a failure: it would wait for processes that are gone
 
 

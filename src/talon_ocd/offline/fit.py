@@ -18,7 +18,7 @@ from talon_ocd.backbones import Backbone, Paired, PairedHead
 from talon_ocd.config import TalonConfig
 from talon_ocd.images import Skipped
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline.calibrate import Amount, calibrate
+from talon_ocd.offline.calibrate import calibrate
 from talon_ocd.offline.distributed import ALONE
 from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, support
 from talon_ocd.offline.features import class_means, encode
@@ -32,8 +32,9 @@ from talon_ocd.progress import SILENT, Progress
 Floats = npt.NDArray[np.float64]
 FALLBACK_THRESHOLD = 0.75
 """The released code's constant: used when one known class leaves nothing to rehearse with."""
-WEIGHTS = (0.5, 1.0)
-"""Lengths of the trained part that are rehearsed: what known classes need must not drown what new ones do."""
+FULLY_TRUSTED = 50
+"""Known classes from which on the trained part has its full length. Below it falls as the number of pairs does that
+training tells apart: few classes teach a head little about any other."""
 TEXTURE_IMAGES = 256
 """Images, evenly spaced, that show which local features vary most."""
 
@@ -62,13 +63,10 @@ class Fitting:
         self.share, self.skipped = labelled.share, labelled.skipped
         self.processes = ALONE if labelled.share is None else labelled.share.processes
         head, weight = backbone.head, config.offline.trained_weight
-        self.weights: tuple[float, ...] = (1.0,)
         if isinstance(head, PairedHead):
-            self.weights = WEIGHTS if isinstance(weight, str) else (weight,)
-            head.weight.fill_(self.weights[0])
+            head.weight.fill_(min((len(self.names) / FULLY_TRUSTED) ** 2, 1.0) if isinstance(weight, str) else weight)
             if config.offline.epochs:
                 head.add_second()  # an earlier fit may have left it out
-        self._fold_heads: dict[bytes, nn.Module] = {}
         self.trained: nn.Module = head.trained if isinstance(head, PairedHead) else head
         """The head that training moves, or the part of it that may."""
         single = backbone.base if isinstance(backbone, Paired) else backbone
@@ -83,7 +81,6 @@ class Fitting:
         report["class_sizes"] = dict(zip(self.names, torch.bincount(self.labels).tolist(), strict=True))
         report["angles_before"] = self._angles(before, initial)
         by_evidence, threshold, epochs, residuals = self._rehearse(report)
-        self._fold_heads.clear()
         if not epochs:
             self.trained = _untrained(self.backbone.head)
         training = train_head(
@@ -137,12 +134,10 @@ class Fitting:
             )
             return False, FALLBACK_THRESHOLD, epochs, nothing
         started = time.perf_counter()
-        trainings = [Amount(epochs, weight) for weight in (self.weights if epochs else (1.0,))]
-        if epochs and self.config.calibration.try_untrained:
-            trainings.insert(0, Amount(0))
+        trainings = sorted({0, epochs}) if self.config.calibration.try_untrained else [epochs]
         result = calibrate(
             self.labels,
-            {training: partial(self._encode_fold, training) for training in trainings},
+            {length: partial(self._encode_fold, length) for length in trainings},
             self.config,
             self.config.seed,
             self.progress,
@@ -154,23 +149,11 @@ class Fitting:
                 "too few labelled images to rehearse the evidence rule: TALON's rule decides, with a rehearsed "
                 "threshold. Give 3 classes or more, with 3 images or more each."
             )
-        if isinstance(self.backbone.head, PairedHead):
-            self.backbone.head.weight.fill_(result.training.weight)
-        return result.rule == "evidence", result.threshold, result.training.epochs, result.residuals
+        return result.rule == "evidence", result.threshold, result.epochs, result.residuals
 
-    def _encode_fold(self, training: Amount, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
+    def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:
         """Encode images with a head that was trained on others: ``train`` only."""
         index = torch.from_numpy(train)
-        head = self._fold_head(training.epochs, index)
-        if isinstance(head, PairedHead):
-            head.weight.fill_(training.weight)
-        return self._encode(head, torch.from_numpy(wanted))
-
-    def _fold_head(self, epochs: int, index: Tensor) -> nn.Module:
-        """Return a head that was trained on images ``index`` ``(N,)`` for so long; once, whatever it shall weigh."""
-        key = f"{epochs} ".encode() + index.numpy().tobytes()
-        if key in self._fold_heads:
-            return self._fold_heads[key]
         head: nn.Module = copy.deepcopy(self.backbone.head)
         trained = (head.trained if isinstance(head, PairedHead) else head) if epochs else _untrained(head)
         if epochs:
@@ -182,8 +165,7 @@ class Fitting:
                 task_name="Training for the rehearsal", share=self.share and self.share.of(index),
             )  # fmt: skip
         self._learn_parts(head, index)
-        self._fold_heads[key] = head
-        return head
+        return self._encode(head, torch.from_numpy(wanted))
 
     def _learn_parts(self, head: nn.Module, index: Tensor) -> None:
         """Learn from labelled images ``index`` ``(N,)`` what the parts of a paired head need besides training."""

@@ -51,6 +51,8 @@ class FeatureStream:
         self.rule: CosineRule | EvidenceRule = (
             CosineRule(float(config.threshold), config.index_above) if rule is None else rule
         )
+        if isinstance(self.rule, EvidenceRule) and "encoder" in config.adapt:
+            self.rule.newest = 0  # a step of the encoder and second thoughts would hold answers up for too long
         if config.half_precision:
             memory.halve()
         self.bounds = bounds or Bounds()

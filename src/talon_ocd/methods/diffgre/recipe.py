@@ -26,7 +26,7 @@ from talon_ocd.methods.slc import leader_stream
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Loss, Training
 from talon_ocd.offline import FALLBACK_THRESHOLD, Classifier, Labelled, calibrate, class_means, encode, generator
-from talon_ocd.offline.calibrate import Amount, Indices
+from talon_ocd.offline.calibrate import Indices
 from talon_ocd.offline.losses import random_weights
 from talon_ocd.offline.views import Subset
 from talon_ocd.online.feature_stream import CHUNK
@@ -220,7 +220,7 @@ class DiffGreRecipe(Recipe):
 
         online = OnlineConfig(adapt=(), adapt_every=CHUNK)
         settings = TalonConfig(online=replace(online, rule="cosine"), calibration=self.calibration)
-        found = calibrate(labelled.labels, {Amount(self.epochs): encode_fold}, settings, seed, progress)
+        found = calibrate(labelled.labels, {self.epochs: encode_fold}, settings, seed, progress)
         return found.threshold, {"calibration": found.to_dict()}
 
 

@@ -29,10 +29,10 @@ from talon_ocd.online.rules.in_turn import Batch
 
 LONG = 8192
 """Answers after which the chance of a new category falls no further: a stream that runs for months goes on finding."""
-ANSWERS_PER_CLASS = 2.5
-"""θ for each known class, if nothing is set: where classes are many, new ones keep coming for longer."""
-SHARE_SEEN = 50.0
-"""Answers, half of them of known classes, as if a stream had given them before it began."""
+ANSWERS_PER_CLASS = 5 / 6
+"""θ for each class that there seems to be, if nothing is set: where classes are many, new ones keep coming longer."""
+ANSWERS_PER_KNOWN = 3 * ANSWERS_PER_CLASS
+"""θ for each known class if nobody learns how many others there are: as if two thirds of the stream were of those."""
 LEAST_SHARE = 0.1
 """Of known classes, and of all others, in what a stream is taken to be made of: either may come at any time."""
 TOGETHER = 64
@@ -55,9 +55,9 @@ class Evidence:
     sums: Floats
     offset: float = 0.0
 
-    def beliefs(self) -> Beliefs:
+    def beliefs(self, answer_weight: float = 1.0) -> Beliefs:
         """Return what is believed of the known classes, for one stream."""
-        return Beliefs(self.model, self.counts, self.sums)
+        return Beliefs(self.model, self.counts, self.sums, answer_weight)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything as tensors, ready for safetensors."""
@@ -88,6 +88,7 @@ class EvidenceRule:
         threshold: what the log-odds must reach: 0, the prior is part of them.
         beliefs: the categories of this stream.
         recent: images that may still move.
+        newest: how many of them are thought of again at every adaptation.
     """
 
     name: ClassVar[Literal["evidence"]] = "evidence"
@@ -95,11 +96,9 @@ class EvidenceRule:
     threshold: ClassVar[float] = 0.0
 
     def __init__(self, evidence: Evidence, config: EvidenceConfig, learns: bool = True) -> None:
-        self.beliefs = evidence.beliefs()
+        self.beliefs = evidence.beliefs(config.answer_weight)
         self.recent = Recent(config.keep, evidence.model.size)
-        self.config, self.offset, self.learns = config, evidence.offset, learns
-        wanted = config.concentration
-        self.concentration = ANSWERS_PER_CLASS * max(len(evidence.counts), 1) if isinstance(wanted, str) else wanted
+        self.config, self.offset, self.learns, self.newest = config, evidence.offset, learns, config.newest
         self.answered = self.discovered = self.adaptations = 0
 
     def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
@@ -121,17 +120,20 @@ class EvidenceRule:
         return answers
 
     def adapt(self) -> None:
-        """Think again about recent images, if it is time."""
+        """Think again: about all recent images, if it is time, else about the newest."""
         self.adaptations += 1
         if self.adaptations % self.config.every == 0:
             self.think_again()
+        elif self.newest:
+            self.think_again(self.newest)
 
-    def think_again(self) -> int:
-        """Offer recent images to all categories once more; returns how many moved to another one."""
+    def think_again(self, newest: int | None = None) -> int:
+        """Offer recent images, or the ``newest`` of them, to all categories; returns how many moved to another one."""
         if not self.learns or not self.config.sweeps:
             return 0
-        hurdle = self._hurdle(np.array([self.beliefs.living]), np.zeros(1, np.int64))
-        return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps)
+        nothing = np.zeros(1, np.int64)
+        hurdle = self._hurdle(np.array([self.beliefs.living]), nothing, nothing)
+        return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps, newest)
 
     def keep(self, slots: Tensor) -> None:
         """Keep only the categories of these slots ``(L,)``, which are numbered anew."""
@@ -180,7 +182,7 @@ class EvidenceRule:
         for name, value in state.items():
             part, _, rest = name.partition(".")
             parts.get(part, {})[rest] = value
-        self.beliefs = Beliefs.from_state_dict(self.beliefs.model, parts["beliefs"])
+        self.beliefs = Beliefs.from_state_dict(self.beliefs.model, parts["beliefs"], self.config.answer_weight)
         self.recent.load_state_dict(parts["recent"])
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
         counted = self.config.learn_share or "discovered" in state  # not, before there was a share to learn
@@ -189,20 +191,34 @@ class EvidenceRule:
     def _batch(self, coordinates: Floats) -> Batch:
         return Batch(self.beliefs, coordinates, self._hurdle, self._favour, self.learns)
 
-    def _hurdle(self, living: Ints, answers: Ints) -> Floats:
+    def _hurdle(self, living: Ints, answers: Ints, discovered: Ints) -> Floats:
         """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
-        chance = self.concentration / (self.concentration + np.minimum(self.answered + answers, LONG))
+        concentration = self._concentration(answers, discovered)
+        chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
         hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
         return hurdle
 
-    def _favour(self, answers: Ints, discovered: Ints) -> Floats:
-        """Return what known classes have ahead of discovered ones, given so many answers of both kinds more ``(B,)``.
+    def _concentration(self, answers: Ints, discovered: Ints) -> Floats | float:
+        """Return θ, by the number of classes that there seem to be: known ones are 1 - π of the stream."""
+        wanted = self.config.concentration
+        if not isinstance(wanted, str):
+            return wanted
+        known = max(self.beliefs.known, 1)
+        if wanted == "known" or not self.config.learn_share:
+            return ANSWERS_PER_KNOWN * known
+        return ANSWERS_PER_CLASS * known / (1.0 - self._share(answers, discovered))
 
-        The share of the stream that is not of known classes is learned from its own answers.
-        """
+    def _share(self, answers: Ints, discovered: Ints) -> Floats:
+        """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
+        before = self.config.share_prior
+        share = (before / 2 + self.discovered + discovered) / np.maximum(before + self.answered + answers, 1.0)
+        learned: Floats = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
+        return learned
+
+    def _favour(self, answers: Ints, discovered: Ints) -> Floats:
+        """Return what known classes have ahead of discovered ones ``(B,)``, so many answers of both kinds later."""
         if not self.config.learn_share:
             return np.zeros(len(answers))
-        share = (SHARE_SEEN / 2 + self.discovered + discovered) / (SHARE_SEEN + self.answered + answers)
-        share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
+        share = self._share(answers, discovered)
         favour: Floats = self.config.prior_weight * np.log((1.0 - share) / share)
         return favour

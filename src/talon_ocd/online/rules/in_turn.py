@@ -22,8 +22,9 @@ from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 NOBODY = -1e3
 """Log-odds of a category that is not there; JSON has no infinity."""
 Bools = npt.NDArray[np.bool_]
-Hurdle = Callable[[Ints, Ints], Floats]
-"""``(categories, answers) -> nats`` that evidence must reach, given how many of both came before an image ``(B,)``."""
+Hurdle = Callable[[Ints, Ints, Ints], Floats]
+"""``(categories, answers, discovered) -> nats`` that evidence must reach, given how many categories there are when an
+image comes ``(B,)``, how many answers came before it, and how many of these were discovered categories."""
 Favour = Callable[[Ints, Ints], Floats]
 """``(answers, discovered) -> nats`` that known classes have ahead, given how many answers came before an image
 ``(B,)`` and how many of these were discovered categories."""
@@ -107,7 +108,7 @@ class Batch:
         self.beliefs.favour(scores[:, : self.beliefs.known], self.favour(nothing, nothing)[:, None])
         best = scores.argmin(axis=1)
         density = self.beliefs.log_density_of_scores(scores[self._order, best].astype(np.float64))
-        joins = density + self._new >= self.hurdle(np.full(len(best), self.beliefs.living), self._order)
+        joins = density + self._new >= self.hurdle(np.full(len(best), self.beliefs.living), self._order, nothing)
         return np.where(joins, best, self._size + self._order)
 
     def _left(self, codes: Ints) -> Left:
@@ -119,6 +120,8 @@ class Batch:
         counts, sums = 1.0 + earlier.sum(axis=1), self._coordinates.copy()
         follows = np.flatnonzero(counts > 1.0)  # few do, so that this product is small
         sums[follows] += earlier[follows].astype(np.float64) @ self._coordinates
+        weights = self.beliefs.weights(codes)
+        counts, sums = weights * counts, weights[:, None] * sums
         old = np.flatnonzero(codes < self._size)
         counts[old] += self.beliefs.counts[codes[old]]
         sums[old] += self.beliefs.sums[codes[old]]
@@ -157,8 +160,13 @@ class Batch:
         """Return what known classes have ahead of discovered ones when each image comes ``(B,)``, in nats."""
         if left is None:
             return self.favour(0 * self._order, 0 * self._order)
-        discovered = (left.codes >= self.beliefs.known).astype(np.int64)
-        return self.favour(self._order, np.cumsum(discovered) - discovered)
+        return self.favour(self._order, self._discovered(left.codes))
+
+    def _discovered(self, codes: Ints) -> Ints:
+        """Return how many images before each one ``(B,)`` are of discovered categories if codes ``(B,)`` are so."""
+        discovered = (codes >= self.beliefs.known).astype(np.int64)
+        before: Ints = np.cumsum(discovered) - discovered
+        return before
 
     def _scores(self, left: Left | None, favour: Floats) -> Floats32:
         """Return scores ``(B, K + B)`` of categories as they were before, and as each image left its own."""
@@ -182,16 +190,17 @@ class Batch:
         """Return exact log-odds ``(B, 2)`` of scored columns ``(B, 2)`` against a new category, as if discovered."""
         flat = columns.ravel()
         prediction = self.beliefs.prediction(np.where(flat < self._size, flat, 0))
-        living, answered = np.full(len(columns), self.beliefs.living), 0 * self._order
+        living, answered, discovered = np.full(len(columns), self.beliefs.living), 0 * self._order, 0 * self._order
         if left is not None:
             fresh = np.flatnonzero(flat >= self._size)
             prediction.levels[fresh] = left.prediction.levels[flat[fresh] - self._size]
             prediction.means[fresh] = left.prediction.means[flat[fresh] - self._size]
             founded = self._founded(left.codes)
             living, answered = living + np.cumsum(founded) - founded, self._order
+            discovered = self._discovered(left.codes)
         prediction.levels[flat < 0] = 0
         density = self.beliefs.log_density(np.repeat(self._coordinates, 2, axis=0), prediction)
-        odds: Floats = density.reshape(-1, 2) + (self._new - self.hurdle(living, answered))[:, None]
+        odds: Floats = density.reshape(-1, 2) + (self._new - self.hurdle(living, answered, discovered))[:, None]
         return odds
 
     def _assignment(self, found: Round, ids: Ints, best: Ints) -> Assignment:
