@@ -18,7 +18,7 @@ from talon_ocd.online import EvidenceRule, Guard, Probe
 from talon_ocd.online import guard as module
 from tests import tiny
 
-FINER = 5.0
+FINER = 2.0
 """Nats: the rule refuses noise, so that it is the encoder that suffers."""
 GENTLE, HARMFUL = 1e-4, 30.0
 BY_BOTH_RULES = pytest.mark.parametrize("threshold", [0.8, None], ids=["cosine", "evidence"])
