@@ -48,10 +48,11 @@ class Reestimating(EvidenceRule):
         super().__init__(evidence, config)
         self.parts = parts
 
-    def think_again(self) -> int:
-        """Think again, then estimate again."""
-        moves = super().think_again()
-        self.estimate_again()
+    def think_again(self, newest: int | None = None) -> int:
+        """Think again; if of all images, then estimate again."""
+        moves = super().think_again(newest)
+        if newest is None:
+            self.estimate_again()
         return moves
 
     def estimate_again(self) -> None:
@@ -71,7 +72,7 @@ class Reestimating(EvidenceRule):
             psi = smoothed(raw, len(means), self.config.smoothing_classes)
         origin = getattr(model, "shift", 0.0) + shift
         moved = Shifted(model.centre, model.transform, psi, model.tail, origin)
-        self.beliefs = Beliefs(moved, counts, sums - counts[:, None] * shift)
+        self.beliefs = Beliefs(moved, counts, sums - counts[:, None] * shift, beliefs.answer_weight)
         self.beliefs.known = beliefs.known
         kept = self.recent.state_dict()
         self.recent.load_state_dict({**kept, "coordinates": kept["coordinates"] - torch.from_numpy(shift)})

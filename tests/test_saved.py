@@ -65,6 +65,28 @@ def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make
     assert [decision.category for decision in loaded.stream().run(tiny.incoming(20))] == expected
 
 
+def test_models_from_before_answers_counted_less_answer_as_they_did(tmp_path: Path) -> None:
+    then: dict[str, Any] = {"concentration": "known", "answer_weight": 1.0, "share_prior": 50.0, "newest": 0}
+    talon = tiny.tiny_talon(**then)
+    talon.fit(tiny.labelled())
+    talon.save_pretrained(tmp_path)
+
+    def as_before(facts: dict[str, Any]) -> None:
+        for name in then:
+            facts["config"]["evidence"].pop(name)
+        facts["config"]["evidence"]["concentration"] = "auto"
+
+    edit(tmp_path, as_before)
+    loaded = Talon.from_pretrained(tmp_path)
+    assert loaded.config == talon.config and loaded.fingerprint() == talon.fingerprint()
+    expected = [decision.category for decision in talon.stream().run(tiny.incoming(40))]
+    assert [decision.category for decision in loaded.stream().run(tiny.incoming(40))] == expected
+    digest = talon.fingerprint()
+    for change in ({"concentration": "auto"}, {"answer_weight": 0.5}, {"share_prior": 20.0}, {"newest": 8}):
+        talon.config = loaded.config.override(**change)
+        assert talon.fingerprint() != digest
+
+
 def test_models_from_before_texture_and_the_weight_of_the_prior_answer_as_they_did(tmp_path: Path) -> None:
     talon = tiny.tiny_talon(epochs=0, texture=0, prior_weight=1.0, learn_share=False, concentration=50.0)
     talon.fit(tiny.labelled())

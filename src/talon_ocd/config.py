@@ -214,7 +214,7 @@ class EvidenceConfig:
     """Student's distributions with ν estimated from the labelled set; else Gaussians."""
     concentration: float | Literal["auto", "known"] = "auto"
     """θ: the prior chance of a new category is θ / (θ + t) after t answers; ``known`` is 2.5 for each known class,
-    ``auto`` a third of that for each class that there seems to be, by the share that is learned."""
+    ``auto`` a third of that for each class that there seems to be, by the share that is learned (if it is)."""
     prior_weight: float = 4.0
     """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
@@ -222,7 +222,8 @@ class EvidenceConfig:
     share_prior: float = 20.0
     """Answers, half of them of known classes, as if a stream had given them before it began."""
     answer_weight: float = 0.25
-    """What an answer counts in the mean of a known class, where a labelled image counts 1: it may be wrong."""
+    """What an answer, corrected or not, counts in the mean of a known class, where a labelled image counts 1: it may be
+    wrong. Only whole members make the class more certain."""
     offset: float | Literal["auto"] = "auto"
     """α, nats that the evidence must reach besides the prior; ``auto`` is rehearsed. A number leaves all rehearsal out:
     the head is trained in any case, and how compact that makes its own training images is not corrected."""
@@ -245,8 +246,9 @@ class EvidenceConfig:
         require(self, "every", self.every >= 1, "1 or more")
         require(self, "concentration", isinstance(self.concentration, str) or self.concentration > 0, "above 0")
         require(self, "prior_weight", self.prior_weight >= 0, "0 or more")
+        require(self, "share_prior", self.share_prior > 0, "above 0")
         require(self, "answer_weight", 0 < self.answer_weight <= 1, "above 0, at most 1")
-        for name in ("keep", "sweeps", "newest", "smoothing_classes", "share_prior"):
+        for name in ("keep", "sweeps", "newest", "smoothing_classes"):
             require(self, name, getattr(self, name) >= 0, "0 or more")
         require(self, "shrinkage", 0 <= self.shrinkage <= 1, "between 0 and 1")
         for name in ("rehearse_new", "rehearse_trained"):

@@ -157,7 +157,10 @@ def _completed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "evidence": BEFORE_IT_COULD_BE_SET,
     }
     completed = {part: {**values, **config.get(part, {})} for part, values in later.items()}
-    if "answer_weight" not in config.get("evidence", {}) and completed["evidence"].get("concentration") == "auto":
+    if (
+        "answer_weight" not in config.get("evidence", {})
+        and completed["evidence"].get("concentration", "auto") == "auto"
+    ):
         completed["evidence"]["concentration"] = "known"  # what it meant then
     completed["evidence"].pop("smoothing", None)  # of ψ, which was estimated when the model was fitted
     return {**config, **completed}

@@ -235,8 +235,9 @@ class Talon:
         for name, earlier in BEFORE_IT_COULD_BE_SET.items():
             if settings["evidence"][name] == earlier:
                 del settings["evidence"][name]
-        if settings["evidence"]["concentration"] == "known":
-            settings["evidence"]["concentration"] = "auto"  # as it was called before
+        renamed = {"known": "auto", "auto": "by share"}  # what is called known now was called auto then
+        concentration = settings["evidence"]["concentration"]
+        settings["evidence"]["concentration"] = renamed.get(concentration, concentration)
         del settings["evidence"]["smoothing_classes"]
         settings["evidence"]["smoothing"] = 0.5  # what it was when streams began that shall go on; ψ is in the evidence
         encoder, head = self.backbone.state_dict(), self.backbone.head

@@ -214,10 +214,10 @@ def test_known_classes_learn_from_all_sites_and_labelled_images_count_once(tmp_p
     joined(tmp_path, opened)
     with opened(tmp_path / "new") as fresh, opened(tmp_path / "c") as stream:
         begun, beliefs = fresh.discovery.rule.beliefs, stream.discovery.rule.beliefs  # type: ignore[union-attr]
-        assert (beliefs.counts[:2] - begun.counts[:2]).sum() == 50
+        assert (beliefs.counts[:2] - begun.counts[:2]).sum() == 50 * beliefs.answer_weight
         assert (beliefs.counts[2:KNOWN] == begun.counts[2:KNOWN]).all()
         seen = torch.cat([members(classes_of(number, (0, 1), seed), seed) for number, seed in ((20, 1), (30, 2))])
-        added = beliefs.model.coordinates(seen).sum(axis=0)
+        added = beliefs.answer_weight * beliefs.model.coordinates(seen).sum(axis=0)
         assert torch.allclose(
             torch.from_numpy((beliefs.sums - begun.sums)[:KNOWN].sum(axis=0)), torch.from_numpy(added)
         )

@@ -14,7 +14,7 @@ from tests import tiny
 from tests.cli.running import refused, talon
 from tests.service.running import running
 
-UNSURE = 7.0
+UNSURE = 8.0
 """Nats of ``--finer``: small pieces of classes, some of which look alike."""
 
 

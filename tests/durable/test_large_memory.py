@@ -64,7 +64,8 @@ def test_a_restart_goes_on_with_the_same_index(adapt: str, snapshot: bool, tmp_p
 
 
 def test_streams_from_before_there_was_an_index_go_on() -> None:
-    talon, settings = fitted(), fitted().config
+    talon, own = fitted(), fitted().config
+    settings = own.override(concentration="known", answer_weight=1.0, share_prior=50.0, newest=0)
     head = talon.backbone.head
     assert isinstance(head, PairedHead)
     weight = float(head.weight)
@@ -77,6 +78,9 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
         }
         del facts["online"]["index_above"], facts["online"]["half_precision"], facts["evidence"]["smoothing_classes"]
         facts["evidence"]["smoothing"] = 0.5
+        for name in ("answer_weight", "share_prior", "newest"):
+            del facts["evidence"][name]
+        facts["evidence"]["concentration"] = "auto"  # as it was called
         assert talon.evidence is not None
         encoder = {name: value for name, value in talon.backbone.state_dict().items() if name != "head.weight"}
         states = (talon.memory, talon.evidence, talon.probe)
@@ -91,5 +95,5 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
         head.weight.fill_(0.5)
         assert talon.fingerprint() != before
     finally:
-        talon.config = settings
+        talon.config = own
         head.weight.fill_(weight)

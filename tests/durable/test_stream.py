@@ -158,11 +158,10 @@ def test_what_people_say_is_replayed_in_its_place(open_stream: Open) -> None:
 def test_a_moved_image_changes_what_comes_next(open_stream: Open) -> None:
     items = tiny.incoming(30)
     with open_stream() as stream:
-        ids(stream, items)
-        decision = stream.decide(items[7])
-        wrong = (decision.category + 1) % 4
-        for index in range(3):
-            moves = [[7 - index, decision.category, wrong]]
+        answers = ids(stream, items)
+        for index in (7, 6, 5):
+            wrong = (answers[index] + 1) % 4
+            moves = [[index, answers[index], wrong]]
             before = stream.memory.prototypes[wrong].clone()
             stream.apply(stream.journal.append(Draft("moved", None, {"moves": moves}), stream.answered))
             assert not torch.equal(before, stream.memory.prototypes[wrong])

@@ -89,9 +89,7 @@ def test_a_category_that_lost_its_members_keeps_its_id_and_never_wins(tail: floa
     model = drawn_model(3, 4, tail)
     beliefs = believed(model, [2, 3], 5)
     left = beliefs.found(np.zeros(3))
-    counts, sums = beliefs.counts.copy(), beliefs.sums.copy()
-    counts[left], sums[left] = 0.0, 0.0
-    beliefs.replace(counts, sums)
+    beliefs.put(np.array([left]), np.zeros(1), np.zeros((1, 3)))
     at_its_place = np.zeros((1, 3))
     assert screened(beliefs, at_its_place).argmin() != left
     assert screened(beliefs, at_its_place)[0, left] == np.inf
@@ -103,7 +101,7 @@ def test_a_category_that_lost_its_members_keeps_its_id_and_never_wins(tail: floa
 def test_replacing_members_is_starting_with_them() -> None:
     model = drawn_model(3, 4, 12.0)
     beliefs, other = believed(model, [2, 3, 4], 5), believed(model, [5, 1, 2], 6)
-    beliefs.replace(other.counts.copy(), other.sums.copy())
+    beliefs.put(np.arange(3), other.counts.copy(), other.sums.copy())
     x = drawn_members(model, [6], 7)[0]
     np.testing.assert_array_equal(screened(beliefs, x), screened(other, x))
     np.testing.assert_array_equal(exact(beliefs, x), exact(other, x))
@@ -134,7 +132,7 @@ def test_a_copy_goes_its_own_way() -> None:
     np.testing.assert_array_equal(screened(copied, x), scores)
     copied.join(0, np.ones(3))
     copied.found(np.zeros(3))
-    copied.replace(copied.counts + 1.0, copied.sums + 1.0)
+    copied.put(np.arange(copied.size), copied.counts + 1.0, copied.sums + 1.0)
     assert all(torch.equal(value, before[name]) for name, value in beliefs.state_dict().items())
     np.testing.assert_array_equal(screened(beliefs, x), scores)
     assert (beliefs.size, copied.size, copied.known) == (3, 4, 2)

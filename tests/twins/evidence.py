@@ -113,7 +113,7 @@ class SlowEvidence:
         if not members:
             return -math.inf
         weight = math.fsum(weight for weight, _ in members)
-        counted = math.floor(min(weight, MOST))
+        counted = math.floor(min(weight, MOST) + 1e-6)
         precisions = [1.0 / spread + counted for spread in self.psi]
         averages = [
             math.fsum(column) / weight for column in zip(*([w * a for a in m] for w, m in members), strict=True)

@@ -105,8 +105,9 @@ class Beliefs:
         only = np.array([category])
         weight = self.weights(only)
         count = self._counts[only] - weight
-        if count[0] >= 0.0:
-            self.put(only, count, (self._sums[only] - weight * member) * (count[0] > 0.0))
+        if count[0] >= -ROUNDING:
+            left = count > ROUNDING
+            self.put(only, count * left, (self._sums[only] - weight * member) * left)
 
     def put(
         self, categories: Ints, counts: Floats, sums: Floats, derived: tuple[Prediction, Floats32] | None = None
@@ -120,11 +121,6 @@ class Beliefs:
             self._grow(max(int(self.size * GROWTH), 16))
         self._counts[categories], self._sums[categories] = counts, sums
         self._refresh(categories, derived)
-
-    def replace(self, counts: Floats, sums: Floats) -> None:
-        """Put other counts ``(K,)`` and sums ``(K, d)`` in place."""
-        changed = np.flatnonzero((counts != self.counts) | (sums != self.sums).any(axis=1))
-        self.put(changed, counts[changed], sums[changed])
 
     def keep(self, categories: Ints) -> None:
         """Keep only these categories ``(L,)``, ascending, known classes among them; they are numbered anew."""

@@ -51,7 +51,7 @@ def _compared(beliefs: Beliefs) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield ids ``(P,)`` and ``(Q,)`` and log-odds ``(P, Q)``; every pair once, -inf where it is another's turn."""
     counted = np.minimum(beliefs.counts, MOST_COMPARED)
     sums = beliefs.sums * (counted / np.maximum(beliefs.counts, 1.0))[:, None]
-    numbers = np.unique(counted[counted > 0.0])
+    numbers = np.unique(counted[counted >= 1.0])
     for place, number in enumerate(numbers):
         one = np.flatnonzero(counted == number)
         for other in numbers[place:]:

@@ -71,13 +71,15 @@ class Recent:
             moved = found != own
             if not moved.any():
                 break
-            counts, sums = beliefs.counts.copy(), beliefs.sums.copy()
+            touched = np.unique([own[moved], found[moved]])
+            counts, sums = beliefs.counts[touched], beliefs.sums[touched]
             for sign, where in ((-1.0, own[moved]), (1.0, found[moved])):
-                weights = sign * beliefs.weights(where)
-                np.add.at(counts, where, weights)
-                np.add.at(sums, where, weights[:, None] * coordinates[moved])
+                weights, place = sign * beliefs.weights(where), np.searchsorted(touched, where)
+                np.add.at(counts, place, weights)
+                np.add.at(sums, place, weights[:, None] * coordinates[moved])
+            counts[counts < ROUNDING] = 0.0
             sums[counts == 0.0] = 0.0
-            beliefs.replace(counts, sums)
+            beliefs.put(touched, counts, sums)
             own[:] = found
             moves += int(moved.sum())
         return moves

@@ -88,7 +88,7 @@ class EvidenceRule:
         threshold: what the log-odds must reach: 0, the prior is part of them.
         beliefs: the categories of this stream.
         recent: images that may still move.
-        newest: how many of them are thought of again at every adaptation.
+        newest: how many of them are thought of again at adaptations that don't think of all.
     """
 
     name: ClassVar[Literal["evidence"]] = "evidence"
@@ -211,7 +211,7 @@ class EvidenceRule:
     def _share(self, answers: Ints, discovered: Ints) -> Floats:
         """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
         before = self.config.share_prior
-        share = (before / 2 + self.discovered + discovered) / np.maximum(before + self.answered + answers, 1.0)
+        share = (before / 2 + self.discovered + discovered) / (before + self.answered + answers)
         learned: Floats = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
         return learned
 
