@@ -16,8 +16,9 @@ from talon_ocd.service.settings import ServiceSettings
 
 MOST_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was silent longest is forgotten first."""
-DRAIN_SECONDS = 3.0
-"""Time to read on after a refusal: a client that still sends would not see the answer."""
+DRAIN_SECONDS, DRAIN_BYTES = 3.0, 2**23
+"""Time to read on after a refusal, and bytes where the limit itself is small: a client that still sends would not see
+the answer."""
 
 
 class TokenBuckets:
@@ -98,7 +99,7 @@ class LimitedBody:
         """Read on for a moment and forget what comes, so that the client sees a refusal and no broken pipe."""
         if self._ended or (self._waits_for_leave and not self._size):
             return
-        most = 2 * self._limit
+        most = max(2 * self._limit, DRAIN_BYTES)
 
         async def rest() -> None:
             read, more = 0, True
