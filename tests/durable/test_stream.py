@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -468,3 +469,28 @@ def test_damaged_pictures_are_put_aside(open_stream: Open) -> None:
         assert again.answered == 3
         ids(again, tiny.incoming(5))
         assert again.pictures.thumbnail(4) is not None
+
+
+def test_a_journal_that_is_closed_waits_for_a_query_of_another_thread(tmp_path: Path) -> None:
+    """A snapshot's thread may still read: sqlite takes the whole process with it if it is closed under a query."""
+    fitted().stream(tmp_path / "stream").close()
+    journal = Journal(tmp_path / "stream", write=True)
+    slow = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 300000) SELECT count(*) FROM c"
+    found, begun = list[Any](), threading.Event()
+
+    def read() -> None:
+        journal.query("SELECT 1")
+        begun.set()
+        try:
+            while True:
+                found.append(journal.query(slow)[0][0])
+        except StreamError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    begun.wait(60)
+    journal.close()
+    thread.join(60)
+    *counts, error = found
+    assert not thread.is_alive() and set(counts) <= {300000} and "can't be read" in str(error)

@@ -132,7 +132,7 @@ class Journal:
         """Write the file as it is at one moment into another folder; whoever answers meanwhile is not disturbed."""
         copy = sqlite3.connect(folder / JOURNAL)
         try:
-            self._reader().backup(copy)
+            self._reader().copy_to(copy)
         except sqlite3.Error as error:
             raise StorageError(
                 f"{folder}: the journal can't be copied ({error}); look at permissions and space."
@@ -236,7 +236,7 @@ class Journal:
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Read rows; every thread has a connection of its own, so that readers wait for nobody."""
         try:
-            return self._reader().execute(sql, parameters).fetchall()
+            return self._reader().rows(sql, parameters)
         except sqlite3.Error as error:
             raise StreamError(f"{self.folder}: the journal can't be read ({error}).") from error
 
@@ -313,13 +313,13 @@ class Journal:
             self._known_facts = self.meta("names", []), self.meta("rule", {"threshold": 0.0, "unit": "cosine"})
         return self._known_facts
 
-    def _reader(self) -> sqlite3.Connection:
+    def _reader(self) -> _Reader:
         reader: _Reader | None = getattr(self._local, "reader", None)
         if reader is None:
             reader = self._local.reader = _Reader(self.folder / JOURNAL)
             with self._writing:
                 self._readers.add(reader)
-        return reader.connection
+        return reader
 
     def _check(self) -> None:
         version = self.query("PRAGMA user_version")[0][0]
@@ -335,6 +335,7 @@ class _Reader:
     """A connection to read with; it ends with the thread that it belongs to."""
 
     def __init__(self, path: Path) -> None:
+        self._reading, self._closed = threading.Lock(), False
         uri = f"{path.resolve().as_uri()}?mode=ro"
         self.connection = _connected(uri)
         try:
@@ -343,9 +344,23 @@ class _Reader:
             self.connection.close()
             self.connection = _connected(f"{uri}&immutable=1")
 
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[sqlite3.Row]:
+        """Read rows; whoever closes meanwhile waits, because sqlite does not survive to be closed under a query."""
+        with self._reading:
+            if self._closed:
+                raise sqlite3.ProgrammingError("it is closed")
+            return self.connection.execute(sql, parameters).fetchall()
+
+    def copy_to(self, target: sqlite3.Connection) -> None:
+        """Copy the whole file."""
+        with self._reading:
+            self.connection.backup(target)
+
     def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
+        """Close the connection, after a query that another thread has begun."""
+        self._closed = True  # first, because a thread that reads again and again might never let go
+        with self._reading:
+            self.connection.close()
 
     def __del__(self) -> None:
         self.close()
