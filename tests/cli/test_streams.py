@@ -46,7 +46,7 @@ def test_answers_that_nobody_was_told_are_reported_without_their_files(
         shutil.copyfile(path, part / f"{number}.png")
     assert talon("discover", part, "-m", model, "-s", stream).code == 0
     shutil.rmtree(part)
-    with closing(Journal(stream)) as journal, closing(Pictures(journal)) as pictures:
+    with closing(Journal(stream, write=True)) as journal, closing(Pictures(journal)) as pictures:
         pictures.drop_thumbnails(0, 3, [])
         truth: list[str | None] = []
         with Record(tmp_path / "out", known=5) as record:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from talon_ocd import Catalog, Talon
-from talon_ocd.durable import Draft, DurableStream, Event, Journal, Keep, Request
+from talon_ocd.durable import Draft, DurableStream, Event, Journal, Keep, Pictures, Request
 from talon_ocd.durable import stream as durable_stream
 from talon_ocd.durable.tidy import tidy
 from talon_ocd.errors import CatalogError, ImageError, StorageError, StreamError, StreamInUseError
@@ -469,6 +469,37 @@ def test_damaged_pictures_are_put_aside(open_stream: Open) -> None:
         assert again.answered == 3
         ids(again, tiny.incoming(5))
         assert again.pictures.thumbnail(4) is not None
+
+
+def test_pictures_that_can_not_be_opened_are_left_where_they_are(open_stream: Open) -> None:
+    """A full disk, and media that nobody can write to: sqlite has no place for the file beside its own."""
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(3))
+    beside = stream.folder / "pictures.sqlite-wal"
+    beside.mkdir()
+    with pytest.raises(StorageError, match="look at permissions and space"):
+        open_stream()
+    journal = Journal(stream.folder)
+    pictures = Pictures(journal)
+    assert pictures.thumbnail(2) is not None and pictures.thumbnail(3) is None
+    pictures.close()
+    journal.close()
+    beside.rmdir()
+    with open_stream() as again:
+        assert again.pictures.thumbnail(2) is not None
+
+
+def test_who_only_reads_puts_no_pictures_aside(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(3))
+    damaged = stream.folder / "pictures.sqlite"
+    damaged.write_bytes(b"no database" * 500)
+    journal = Journal(stream.folder)
+    pictures = Pictures(journal)
+    assert pictures.thumbnail(0) is None
+    pictures.close()
+    journal.close()
+    assert damaged.read_bytes() == b"no database" * 500
 
 
 def test_a_journal_that_is_closed_waits_for_a_query_of_another_thread(tmp_path: Path) -> None:

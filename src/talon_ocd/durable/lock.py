@@ -33,8 +33,8 @@ class FolderLock:
             self._connection.close()
             if "locked" not in str(error):
                 raise StorageError(
-                    f"{folder / LOCK}: can't be used ({error}); look at its permissions, or remove it if no program "
-                    "uses the stream."
+                    f"{folder / LOCK}: can't be used ({error}); look at permissions and space, or remove it if it is "
+                    "damaged and no program uses the stream."
                 ) from error
             raise StreamInUseError(
                 f"{folder}: this stream is in use{_by_whom(folder)}; stop that one first, or talk to its service."

@@ -34,6 +34,7 @@ _SHOWN_AS_THEY_ARE = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/w
 HASHED = "sha256:"
 """How the keys of images in memory begin."""
 _STORED = re.compile(r"[0-9a-f]{64}")
+THUMBNAILS = "CREATE TABLE IF NOT EXISTS thumbnails (idx INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)"
 
 
 class Pictures:
@@ -48,13 +49,7 @@ class Pictures:
         self._lock = threading.Lock()
         self.storing = threading.Lock()
         path = self._folder / PICTURES
-        try:
-            self._connection = _opened(path)
-        except sqlite3.DatabaseError as error:
-            warnings.warn(f"{path} is damaged ({error}); it is put aside, and thumbnails begin anew.", stacklevel=2)
-            with suppress(OSError):
-                path.replace(path.with_suffix(".damaged"))
-            self._connection = _opened(path)
+        self._connection = _opened_or_anew(path) if journal.writable else _opened_to_read(path)
 
     def close(self) -> None:
         """Close the file."""
@@ -168,12 +163,41 @@ def stored_path(folder: Path, name: str) -> Path:
     return folder / IMAGES / name[:2] / name
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+def _opened_or_anew(path: Path) -> sqlite3.Connection:
+    """Open thumbnails to write; a file that is damaged is put aside, one that can't be had just now is not."""
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("CREATE TABLE IF NOT EXISTS thumbnails (idx INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)")
+        try:
+            return _opened(path)
+        except sqlite3.OperationalError:  # a full disk, say: the pictures in it are whole
+            raise
+        except sqlite3.DatabaseError as error:
+            warnings.warn(f"{path} is damaged ({error}); it is put aside, and thumbnails begin anew.", stacklevel=3)
+            with suppress(OSError):
+                path.replace(path.with_suffix(".damaged"))
+            return _opened(path)
+    except sqlite3.Error as error:
+        raise StorageError(f"{path}: thumbnails can't be written ({error}); look at permissions and space.") from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return _with(path.resolve().as_uri(), "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", THUMBNAILS)
+
+
+def _opened_to_read(path: Path) -> sqlite3.Connection:
+    """Open thumbnails of a folder that others write to, or nobody can; there are none if they can't be read."""
+    look = "SELECT 1 FROM thumbnails LIMIT 1"
+    for mode in ("mode=ro", "mode=ro&immutable=1"):  # of media that nobody can write to, sqlite must be told so
+        with suppress(sqlite3.Error):
+            return _with(f"{path.resolve().as_uri()}?{mode}", look)
+    return _with("file::memory:", THUMBNAILS)
+
+
+def _with(uri: str, *statements: str) -> sqlite3.Connection:
+    """Connect to a file and begin with some statements."""
+    connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+    try:
+        for statement in statements:
+            connection.execute(statement)
     except sqlite3.Error:
         connection.close()
         raise
