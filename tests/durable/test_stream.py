@@ -241,6 +241,29 @@ def test_a_full_disk_stops_the_stream_and_loses_nothing(open_stream: Open, tmp_p
         assert answered + ids(again, items) == wanted
 
 
+def test_what_people_say_to_a_broken_stream_is_learned_when_it_opens(
+    open_stream: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise StorageError("no space left on device")
+
+    items = tiny.incoming(20)
+    with open_stream("whole") as whole:
+        ids(whole, items[:16])
+        Catalog(whole.journal, whole.apply).reject([3])
+        wanted = state(whole)
+    stream = open_stream()
+    ids(stream, items[:16])
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(stream.journal, "write", full)
+        stream.observe(items[16])
+    assert stream.broken
+    Catalog(stream.journal, stream.apply).reject([3])
+    stream.close()
+    with open_stream() as again:
+        assert same(state(again), wanted)
+
+
 def test_skipped_images_are_written_down_and_cost_nothing(open_stream: Open) -> None:
     good, bad = tiny.incoming(9), memory_item(b"no image", "bad.jpg")
     with open_stream() as stream:

@@ -170,7 +170,10 @@ def test_a_full_disk_is_told_and_loses_nothing(fitted: Talon, folder: Path, monk
         client.decide(digits()[4]).problem("storage")  # memory and journal disagree: it must be opened again
         assert client.get("/v1/images").status == 200
         assert client.get("/readyz").status == 503
+        assert client.post("/v1/images:reject", {"images": [0]}).status == 200  # the disk is back, the stream is not
+        assert [event["kind"] for event in client.get("/v1/history").json["items"]] == ["rejected"]
     with running(fitted, folder) as service:
+        assert service.client().get("/v1/images?limit=1&before=1").json["items"][0]["home"] == -1
         assert service.client().decide(digits()[3]).json["index"] == 2
 
 

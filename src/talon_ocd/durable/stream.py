@@ -155,7 +155,13 @@ class DurableStream(DiscoveryStream):
     # People and policy
 
     def apply(self, event: Event) -> None:
-        """Learn at once what a person has said: an event whose data has ``moves``."""
+        """Learn at once what a person has said: an event whose data has ``moves``.
+
+        It is written down by now, so that a stream which must be opened again learns it then: nobody is refused what
+        the journal has.
+        """
+        if self.broken:
+            return
         with self._whole():
             self._learn(event)
             self._event = max(self._event, event.seq)
