@@ -323,6 +323,26 @@ def test_a_category_whose_images_all_go_elsewhere_is_named_at_the_end(catalog: C
     assert homes(catalog)[3:6] == ["robin", "wren", "heron"] and homes(catalog)[9] == "robin"
 
 
+def test_the_name_of_a_nameless_category_means_the_category(catalog: Catalog) -> None:
+    """As in an export in which most of its rows were given a name, and the others left as they were."""
+    made = plan(catalog, labelled((3, "robin"), (4, "robin"), (5, "discovered-1"), (8, "discovered-1")))
+    assert made.steps == (Step("name", "robin", 2), Step("move", "discovered-1", 2, (8,))) and made.unchanged == 3
+    made.carry_out(catalog)
+    assert homes(catalog)[3:6] == ["robin"] * 3 and homes(catalog)[8] == "robin"
+
+
+def test_names_go_round(catalog: Catalog) -> None:
+    """All images of a category get a new name, those of another its old one, and so on."""
+    catalog.rename(2, "bird")
+    catalog.rename(3, "owl")
+    made = plan(
+        catalog, labelled((8, "owl"), (6, "bird"), (7, "bird"), (3, "robin"), (4, "robin"), (5, "robin"), (9, "owl"))
+    )
+    made.carry_out(catalog)
+    assert homes(catalog)[3:10] == ["robin", "robin", "robin", "bird", "bird", "owl", "owl"]
+    assert (catalog.name(2), catalog.name(3)) == ("robin", "bird")
+
+
 def test_all_images_of_a_known_class_are_split_off_and_the_class_keeps_its_name(catalog: Catalog) -> None:
     plan(catalog, labelled((0, "lynx"), (1, "lynx"))).carry_out(catalog)
     assert homes(catalog)[:2] == ["lynx", "lynx"] and catalog.name(0) == "cat" and catalog.get(0).count == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from talon_ocd.saved import reason
 
 ROWS = 50_000
 """Answers that are looked through at once for their sources."""
+Groups = dict[str, dict[int, list[int]]]
+"""Images by the name that they shall have, and by the category that they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,49 +117,68 @@ def plan(catalog: Catalog, labels: Sequence[Label], confirm: bool = False) -> Pl
     """
     wanted, troubles = _wanted(catalog, labels)
     homes = column_of(catalog.journal, "home", list(wanted))
-    groups: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    groups: Groups = defaultdict(lambda: defaultdict(list))
     for image, label in wanted.items():
         home = homes[image]
         groups[label.name][NOWHERE if home == NOWHERE else catalog.resolve(home)].append(image)
-    making, moving = list[Step](), list[Step]()
-    taken: dict[int, int] = {}
-    unchanged = 0
+    targets = {name: catalog.find(name) for name in groups}
+    made = _made_homes(catalog, groups, targets)
+    moving, unchanged = list[Step](), 0
     for name, by_end in groups.items():
-        target, first = catalog.find(name), list[Step]()
-        if target is None:
-            target, first = _new_home(catalog, name, by_end, taken)
-            if not first:
-                troubles += [Trouble(wanted[i].line, _homeless(i, name)) for images in by_end.values() for i in images]
-                continue
-        making += first
+        target, first = targets[name], made.get(name)
+        if target is None and first is None:
+            troubles += [Trouble(wanted[i].line, _homeless(i, name)) for images in by_end.values() for i in images]
+            continue
         there = tuple(by_end.get(target, ())) if target is not None else ()
-        split_off = set(first[0].images) if first else set()
+        split_off = set(first.images) if first else set()
         away = tuple(i for end, images in by_end.items() for i in images if end != target and i not in split_off)
         unchanged += len(there)
         moving += [Step("move", name, target, away)] if away else []
         moving += [Step("confirm", name, target, there)] if there and confirm else []
-    return Plan((*making, *moving), tuple(sorted(troubles, key=lambda trouble: trouble.line)), unchanged)
+    steps = (*made.values(), *moving)
+    return Plan(steps, tuple(sorted(troubles, key=lambda trouble: trouble.line)), unchanged)
 
 
-def _new_home(
-    catalog: Catalog, name: str, by_end: Mapping[int, Sequence[int]], taken: dict[int, int]
-) -> tuple[int | None, list[Step]]:
-    """Return the category that shall have a new name (``None``: one that a split makes), and how it gets it.
+def _made_homes(catalog: Catalog, groups: Groups, targets: dict[str, int | None]) -> dict[str, Step]:
+    """Return how names that no category has get one, in this order; ``targets`` becomes the categories by name.
+
+    A category that gets another name leaves those homeless who go by its present one: their turn comes afterwards.
+    The name of a nameless one means the category itself: who goes by it goes along.
+    """
+    made: dict[str, Step] = {}
+    taken: dict[int, int] = {}
+    waiting = deque(name for name, target in targets.items() if target is None)
+    while waiting:
+        name = waiting.popleft()
+        step = _new_home(catalog, name, groups[name], taken)
+        if step is None:
+            continue
+        made[name] = step
+        if step.kind == "name" and step.category is not None:
+            named = catalog.get(step.category, exemplars=0).named
+            left = [other for other, target in targets.items() if named and target == step.category]
+            targets.update({**dict.fromkeys(left), name: step.category})
+            waiting.extend(left)
+    return made
+
+
+def _new_home(catalog: Catalog, name: str, by_end: Mapping[int, Sequence[int]], taken: dict[int, int]) -> Step | None:
+    """Return how a name gets a category: that of its images, or one that is split off; ``None``: it has no images.
 
     ``taken`` counts the images that earlier splits take from each category; all of them if it has got its name.
     """
     ends = [end for end in by_end if end != NOWHERE]
     if not ends:
-        return None, []
+        return None
     end = max(ends, key=lambda end: (len(by_end[end]), -end))
     category, number = catalog.get(end, exemplars=0), len(by_end[end])
     all_of_it = number == category.count - taken.get(end, 0)
     most_of_it = number > category.count / 2 and not category.named
     if category.kind == "discovered" and (all_of_it or most_of_it) and taken.get(end, 0) < category.count:
         taken[end] = category.count
-        return end, [Step("name", name, end)]
+        return Step("name", name, end)
     taken[end] = min(taken.get(end, 0) + number, category.count)
-    return None, [Step("split", name, end, tuple(by_end[end]))]
+    return Step("split", name, end, tuple(by_end[end]))
 
 
 def _carry_out(step: Step, catalog: Catalog, actor: str, note: Mapping[str, Any] | None) -> Event:
@@ -167,7 +188,7 @@ def _carry_out(step: Step, catalog: Catalog, actor: str, note: Mapping[str, Any]
         return catalog.split(step.category, step.images, step.name, actor, note)
     if step.kind == "confirm":
         return catalog.confirm(step.images, actor, note)
-    target = catalog.find(step.name)
+    target = catalog.find(step.name) if step.category is None else step.category
     if target is None:
         raise CatalogError(f"no category is called {step.name!r} any more; make the plan again.")
     return catalog.move(step.images, target, actor, note)
