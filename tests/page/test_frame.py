@@ -1,6 +1,10 @@
 """The frame: phone, colours, token, lost service, foreign hosts, names for screen readers."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -143,6 +147,25 @@ def test_an_empty_stream_says_how_to_begin(chromium: webdriver.Chrome, fitted: T
         page.go("#/same", "#view-same .empty")
         chromium.get("about:blank")
         assert page.console_errors() == []
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not here, which the command is for")
+@pytest.mark.parametrize("token", [None, TOKEN], ids=["open", "with a token"])
+def test_the_command_that_an_empty_stream_shows_can_be_run(
+    chromium: webdriver.Chrome, fitted: Talon, tmp_path: Path, token: str | None
+) -> None:
+    with running(fitted, tmp_path / "stream", token=token) as service:
+        page = Page(chromium, service)
+        page.open(ready=".empty pre" if token is None else "dialog input[type=password]")
+        if token is not None:
+            page.keys(token, Keys.ENTER)
+        command = page.see(".empty pre", "/v1/decide").text
+        chromium.execute_script("localStorage.clear()")
+        (tmp_path / "photo.jpg").write_bytes(digits()[0])
+        shell = {**os.environ, "TALON_TOKEN": TOKEN}
+        ran = subprocess.run(f"{command} --silent", shell=True, cwd=tmp_path, env=shell, capture_output=True, text=True)
+        assert json.loads(ran.stdout)["index"] == 0
+        chromium.get("about:blank")
 
 
 def test_the_files_parse_no_html_and_ask_no_other_host() -> None:

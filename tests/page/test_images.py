@@ -7,6 +7,15 @@ from selenium.webdriver.common.by import By
 
 from tests.page.browsing import Page
 
+BUSY = r"""
+const real = window.fetch;
+window.fetch = (url, request) => {
+  if (!/categories\/0\/images/.test(url)) return real(url, request);
+  window.fetch = real;
+  return Promise.resolve(new Response("{}", { status: 429 }));
+};
+"""
+
 
 def members(page: Page, category: int) -> list[dict[str, Any]]:
     return list(page.api.get(f"/v1/categories/{category}/images?limit=200").json["items"])
@@ -41,6 +50,29 @@ def test_images_say_why_they_are_here(page: Page) -> None:
     assert page.script("return document.querySelector('dialog img.large').naturalWidth > 0") is True
     page.keys(Keys.ESCAPE)
     page.gone("dialog")
+
+
+def test_images_that_can_not_be_loaded_are_asked_for_again(page: Page) -> None:
+    largest(page)
+    page.script(BUSY)
+    page.go("#/category/0", "#view-category h1")
+    page.see("#view-category .empty", "429")
+    assert not page.all("li.tile") and not page.all("#view-category .skeleton")
+    page.click("#view-category .empty button", "Try again")
+    page.see("li.tile")
+    page.gone("#view-category .empty")
+
+
+def test_a_category_that_is_opened_while_the_service_is_away_comes_when_it_is_back(page: Page) -> None:
+    page.allowed += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK"]
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.driver.execute_cdp_cmd("Network.enable", {})
+    page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**network, "offline": True})
+    page.go("#/category/0", "#view-category .empty")
+    page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**network, "offline": False})
+    page.click("#banner button", "Try again")
+    page.see("li.tile")
+    page.gone("#view-category .empty")
 
 
 def test_split_by_selecting_images(page: Page) -> None:

@@ -16,7 +16,9 @@ import { categoryOf, hasName, nameOf, on, remember } from "./store.js";
 import { toast } from "./toast.js";
 
 const HISTORY_PAGES = 10;
+const HOPELESS = [404, 422]; // there is no such category, however often one asks
 
+let wanted = null; // what the address asks for
 let present = null; // the category that is shown
 let members = null;
 const head = h("div.detail-head");
@@ -26,6 +28,7 @@ async function show(argument) {
   const id = Number(argument);
   if (present?.id === id && members) return;
   close();
+  wanted = argument;
   present = categoryOf(id) ?? null;
   fill(body);
   if (present) draw();
@@ -43,7 +46,8 @@ async function show(argument) {
     members = createMembers(category);
     fill(body, members.element);
   } catch (problem) {
-    fill(head, failed(problem, null, h("a.button", { href: "#/categories" }, "To the categories")));
+    const again = !HOPELESS.includes(problem.status) && (() => show(argument));
+    fill(head, failed(problem, again, h("a.button", { href: "#/categories" }, "To the categories")));
   }
 }
 
@@ -162,6 +166,7 @@ async function reread() {
 export function startDetail() {
   fill($("view-category"), head, body);
   on("edited", reread);
+  on("retry", () => currentView() === "category" && (members ? reread() : show(wanted)));
   on("category", (category) => {
     if (category.id !== present?.id || currentView() !== "category") return;
     present = category;

@@ -12,6 +12,7 @@ import { isSelected, select, selectedIds, showSelection } from "./selection.js";
 import { empty, failed } from "./states.js";
 import { categoryOf, on, remember, statusNow, touchedBy } from "./store.js";
 import { complain } from "./toast.js";
+import { hasSession } from "./token.js";
 import { createWindow } from "./window.js";
 
 const PAGE = 60;
@@ -232,7 +233,8 @@ function emptiness() {
     const why = filter.q ? `No name has “${filter.q}” in it.` : `There are no ${filter.state} categories.`;
     return empty("Nothing here", why);
   }
-  const command = `curl --data-binary @photo.jpg ${new URL("v1/decide", document.baseURI)}`;
+  const token = hasSession() ? `-H "Authorization: Bearer $TALON_TOKEN" ` : "";
+  const command = `curl -F image=@photo.jpg ${token}${new URL("v1/decide", document.baseURI)}`;
   return empty(
     total ? "No images yet" : "No categories yet",
     "Send images to the stream, or drop one onto this page:",

@@ -10,9 +10,11 @@ import { pickCategory } from "./picker.js";
 import { thumbnail } from "./pictures.js";
 import { rove } from "./roving.js";
 import { askSplit } from "./split.js";
+import { failed } from "./states.js";
 import { complain } from "./toast.js";
 
 const PAGE = 60;
+const MOST_SKELETONS = 12;
 
 /** The images of one category: {element, refresh(), selectAll(), clear(), close()}. */
 export function createMembers(category) {
@@ -36,12 +38,25 @@ export function createMembers(category) {
     loading = true;
     try {
       return await listMembers(category.id, { limit, cursor }, control.signal);
-    } catch (problem) {
-      complain(problem);
-      return null;
     } finally {
       loading = false;
     }
+  }
+
+  /** Load the first images; if that fails, the place where they belong says so. */
+  async function begin() {
+    fill(note);
+    fill(list, skeletons(Math.min(category.count, MOST_SKELETONS)));
+    list.setAttribute("aria-busy", "true");
+    try {
+      const page = await load();
+      fill(list);
+      take(page);
+    } catch (problem) {
+      fill(list);
+      if (problem.name !== "AbortError") fill(note, failed(problem, begin));
+    }
+    list.setAttribute("aria-busy", "false");
   }
 
   function take(page) {
@@ -55,17 +70,23 @@ export function createMembers(category) {
 
   async function more() {
     if (next === null || loading) return;
-    const page = await load(next);
-    if (page) take(page);
+    try {
+      take(await load(next));
+    } catch (problem) {
+      complain(problem);
+    }
   }
 
   async function refresh() {
-    const page = await load(undefined, Math.min(Math.max(tiles.size, PAGE), 200));
-    if (!page) return;
-    tiles.clear();
-    fill(list);
-    take(page);
-    setSelected([...selected].filter((index) => tiles.has(index)));
+    try {
+      const page = await load(undefined, Math.min(Math.max(tiles.size, PAGE), 200));
+      tiles.clear();
+      fill(list);
+      take(page);
+      setSelected([...selected].filter((index) => tiles.has(index)));
+    } catch (problem) {
+      complain(problem);
+    }
   }
 
   function add(member) {
@@ -138,7 +159,7 @@ export function createMembers(category) {
   });
 
   drawBar();
-  load().then((page) => page && take(page));
+  begin();
   return {
     element: h("div", {}, bar, list, note, sentinel),
     refresh,
@@ -150,6 +171,9 @@ export function createMembers(category) {
     },
   };
 }
+
+/** Grey shapes of images, while the first ones are on their way. */
+const skeletons = (number) => Array.from({ length: number }, () => h("li.skeleton", { "aria-hidden": "true" }, h("i")));
 
 function createTile(member) {
   const { index, verdict, similarity, runner_up, runner_up_name, runner_up_similarity } = member;
