@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -492,6 +493,26 @@ def test_damaged_pictures_are_put_aside(open_stream: Open) -> None:
         assert again.answered == 3
         ids(again, tiny.incoming(5))
         assert again.pictures.thumbnail(4) is not None
+
+
+def test_where_nobody_can_write_a_journal_is_read_whole_or_not_at_all(open_stream: Open, tmp_path: Path) -> None:
+    """What a process that died has left beside the journal can't be read there, and was answered nevertheless."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "stream.sqlite-shm").symlink_to(tmp_path / "read-only" / "media")
+    with open_stream() as begun:
+        ids(begun, tiny.incoming(3))
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(5))
+        for name in ("stream.sqlite", "stream.sqlite-wal"):
+            shutil.copyfile(stream.folder / name, copy / name)
+        with pytest.raises(StreamError, match="newest answers are in this file"):
+            Journal(copy)
+    shutil.copyfile(stream.folder / "stream.sqlite", copy / "stream.sqlite")
+    (copy / "stream.sqlite-wal").unlink()
+    journal = Journal(copy)
+    assert journal.answered == 5
+    journal.close()
 
 
 def test_pictures_that_can_not_be_opened_are_left_where_they_are(open_stream: Open) -> None:

@@ -340,8 +340,9 @@ class _Reader:
         self.connection = _connected(uri)
         try:
             self.connection.execute("PRAGMA user_version")
-        except sqlite3.OperationalError:  # on media that nobody can write to, sqlite must be told so
+        except sqlite3.OperationalError as error:  # on media that nobody can write to, sqlite must be told so
             self.connection.close()
+            _demand_all_in_one_file(path, error)
             self.connection = _connected(f"{uri}&immutable=1")
 
     def rows(self, sql: str, parameters: Sequence[Any]) -> list[sqlite3.Row]:
@@ -378,6 +379,16 @@ def _connected(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _demand_all_in_one_file(path: Path, error: sqlite3.Error) -> None:
+    """Refuse to read a journal without its newest answers, which a process that died has left in a file beside it."""
+    beside = path.with_name(f"{path.name}-wal")
+    if beside.is_file() and beside.stat().st_size:
+        raise StreamError(
+            f"{beside}: the newest answers are in this file and can't be read here ({error}); make the folder "
+            "writable or free some space, or copy it to where there is some."
+        ) from error
 
 
 def _writer(path: Path) -> sqlite3.Connection:
