@@ -189,6 +189,7 @@ def test_going_back(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
     ended = talon("stream", "rollback", stream, "--to", oldest)
     assert ended.code == 0 and f"back to {oldest}" in ended.out
     assert len(categories(stream)) == 2
+    assert f"rolled back to {oldest}" in talon("categories", "history", "--everything", "--json", "-s", stream).out
     assert "there is no snapshot 'nonsense'" in talon("stream", "rollback", stream, "--to", "nonsense").err
 
 

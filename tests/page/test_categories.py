@@ -8,10 +8,12 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
 from talon_ocd import Talon
+from talon_ocd.durable import Draft
 from tests.page.browsing import Page
 from tests.page.conftest import IMAGES
 from tests.service.running import Running, digits, running
 
+SITE = {"site": "garden", "folder": "", "first": 0, "answers": 3, "known": 5, "until": 5, "shift": 0}
 HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"><b>bold</b>"
 
 
@@ -147,6 +149,20 @@ def test_any_event_of_the_history_can_be_undone(page: Page) -> None:
     page.keys(Keys.ESCAPE)
     page.card("discovered-1")
     page.card("five")
+
+
+def test_only_what_people_said_offers_an_undo(page: Page) -> None:
+    """Every kind of event that a ledger may have, also that of merged streams."""
+    page.api("PATCH", "/v1/categories/0", {"name": "none"})
+    journal = page.running.service.journal
+    for draft in (Draft("flushed"), Draft("suggested", None, {"pair": [0, 5]}), Draft("joined", None, SITE)):
+        journal.append(draft, journal.answered)
+    page.keys("h")
+    page.click("dialog .switch", "Only what people did")
+    page.see(".event[data-kind=joined]", "were taken in")
+    buttons = page.all(".event button")
+    assert [button.get_attribute("aria-label") for button in buttons] == ["Undo: '0' was named 'none'"]
+    page.keys(Keys.ESCAPE)
 
 
 def test_hide_and_show_again(page: Page) -> None:

@@ -16,6 +16,7 @@ def summary(event: Event, name: Callable[[int], str]) -> str:
         "created": lambda: f"{_called(event.category, name)} was discovered with image {event.data.get('image')}",
         "retired": lambda: f"{_called(event.category, name)} was retired{_because(event)}",
         "revived": lambda: f"{_called(event.category, name)} is back, as it was in the snapshot gone back to",
+        "rolled_back": lambda: f"rolled back to {event.data['snapshot'].removesuffix('.safetensors')}",
         "named": lambda: f"{event.data['before']!r} was named {event.data['name']!r}",
         "merged": lambda: (
             f"{_all(event.data['categories'], _before(event, name))} merged into {_called(event.data['into'], name)}"

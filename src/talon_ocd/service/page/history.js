@@ -11,8 +11,10 @@ import { on } from "./store.js";
 import { complain } from "./toast.js";
 
 const PAGE = 60;
-/** Kinds of events that only tell what the stream did. */
-const TOLD = new Set(["created", "retired", "revived", "guard", "rolled_back"]);
+/** Kinds of events that can be taken back; the others only tell what the stream did. */
+const FACTS = new Set(
+  ["named", "merged", "hidden", "refused", "split", "moved", "confirmed", "rejected", "undone"],
+);
 
 let redraw = null; // while the panel is open
 
@@ -55,7 +57,7 @@ function line(event) {
     { data: { seq, kind }, class: undone ? "event taken-back" : "event" },
     h("p", {}, summary ?? kind),
     h("p.meta", { title: exactly(at) }, `${ago(at)}, ${actor}${undone ? ", taken back" : ""}`),
-    !TOLD.has(kind) && !undone && h(
+    FACTS.has(kind) && !undone && h(
       "button.link",
       { type: "button", "aria-label": `${label}: ${summary ?? kind}`, onclick: () => undo(seq) },
       icon("undo"),
