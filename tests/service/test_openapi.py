@@ -62,6 +62,14 @@ def test_every_problem_has_an_example_of_its_status(schema: dict[str, Any]) -> N
         assert (example["status"], example["title"]) == KINDS[kind]
 
 
+def test_wrong_addresses_and_methods_are_told_where_to_look(served: Running) -> None:
+    client = served.client()
+    assert "/openapi.json" in client.get("/v1/nothing").problem("not-found")["detail"]
+    refused = client("DELETE", "/v1/status")
+    assert refused.problem("method-not-allowed")["detail"].startswith("DELETE is not for this address, GET is")
+    assert refused.headers["allow"] == "GET"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: str(mode.value))
 def test_made_up_requests_find_no_server_error(served: Running, schema: dict[str, Any], mode: GenerationMode) -> None:

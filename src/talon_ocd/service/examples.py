@@ -54,7 +54,7 @@ _DETAILS = {
     "token-needed": "send the header 'Authorization: Bearer TOKEN' with the token of this service.",
     "foreign-origin": "this request comes from a page of another site.",
     "not-found": "there is no category 99; the newest one is 11.",
-    "method-not-allowed": "Method Not Allowed",
+    "method-not-allowed": "DELETE is not for this address, GET is; /openapi.json lists what there is.",
     "slow-body": "the body did not arrive within 30 s; send it again.",
     "conflict": "category 4 is merged into 7 already.",
     "too-large": "the body is larger than 20,000,000 bytes; make the image smaller or send fewer at once.",

@@ -87,12 +87,12 @@ def from_error(error: TalonError) -> Problem:
 def install(app: FastAPI) -> None:
     """Let an app answer with problems only."""
 
-    async def http(_: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         if isinstance(error, Problem):
             return error.response()
         assert isinstance(error, HTTPException)
         kind = _BY_STATUS.get(error.status_code, "bad-request" if error.status_code < 500 else "internal")
-        return Problem(kind, str(error.detail), error.headers).response()
+        return Problem(kind, _in_words(request, error), error.headers).response()
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -108,6 +108,16 @@ def install(app: FastAPI) -> None:
     for kind, handler in ((HTTPException, http), (RequestValidationError, invalid), (TalonError, ours)):
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, unexpected)
+
+
+def _in_words(request: Request, error: HTTPException) -> str:
+    """Return what the framework refuses in words that help; it only names the status."""
+    if error.status_code == 404:
+        return "there is nothing at this address; /openapi.json lists what there is."
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "something else")
+        return f"{request.method[:20]} is not for this address, {allowed} is; /openapi.json lists what there is."
+    return str(error.detail)
 
 
 def invalid_request(errors: Sequence[Mapping[str, Any]]) -> Problem:
