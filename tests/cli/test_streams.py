@@ -193,6 +193,18 @@ def test_going_back(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
     assert "there is no snapshot 'nonsense'" in talon("stream", "rollback", stream, "--to", "nonsense").err
 
 
+def test_a_torn_snapshot_is_told_in_one_line(model: Path, incoming_folder: Path, tmp_path: Path) -> None:
+    images, stream = sorted(incoming_folder.rglob("*.png")), tmp_path / "stream"
+    assert talon("discover", images[0], "-m", model, "-s", stream).code == 0
+    (snapshot,) = (stream / "snapshots").iterdir()
+    snapshot.write_bytes(snapshot.read_bytes()[:100])
+    command = [sys.executable, "-m", "talon_ocd", "discover", images[1], "-m", model, "-s", stream]
+    ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=180)
+    said = f"talon: snapshot {snapshot.name} is damaged; an older state and the journal do."
+    assert ended.returncode == 0 and said in ended.stderr.splitlines()
+    assert "UserWarning" not in ended.stderr
+
+
 def test_going_back_needs_to_know_the_model(tmp_path: Path) -> None:
     open_journal(tmp_path).close()
     ended = talon("stream", "rollback", tmp_path, "--to", "nonsense")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import warnings
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +33,7 @@ from talon_ocd.cli import (
 )
 from talon_ocd.errors import TalonError
 
+PACKAGE = Path(__file__).parents[1]
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Names of glibc's ``mallopt``."""
 
@@ -96,7 +99,18 @@ def options(
 def main() -> None:
     """Run the command."""
     _keep_freed_memory()
+    warnings.showwarning = _warn
     app()
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """Print a warning: ours as a line for people, to whom places in the code say nothing; those of others as usual."""
+    if PACKAGE in Path(filename).parents:
+        typer.echo(f"talon: {message}", err=True)
+    else:
+        typer.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)
 
 
 def _keep_freed_memory() -> None:

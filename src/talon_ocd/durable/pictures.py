@@ -64,7 +64,10 @@ class Pictures:
                 self._connection.execute("BEGIN")
                 self._connection.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", rows)
         except sqlite3.Error as error:
-            raise StorageError(f"{self._folder}: thumbnails can't be written ({error}).") from error
+            raise StorageError(
+                f"{self._folder}: thumbnails can't be written ({error}); free some space or look at the disk. What was "
+                "answered before is safe."
+            ) from error
 
     def store(self, item: ImageItem) -> str | None:
         """Keep the bytes of a picture that has no file of its own; returns their name, ``None`` if it has one."""
