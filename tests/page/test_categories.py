@@ -13,6 +13,13 @@ from tests.page.browsing import Page
 from tests.page.conftest import IMAGES
 from tests.service.running import Running, digits, running
 
+SMALL_PAGES = r"""
+const real = window.fetch;
+window.fetch = (url, request) => {
+  if (/v1\/categories\?/.test(url)) url.searchParams.set("limit", 1);
+  return real(url, request);
+};
+"""
 SITE = {"site": "garden", "folder": "", "first": 0, "answers": 3, "known": 5, "until": 5, "shift": 0}
 HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"><b>bold</b>"
 
@@ -120,6 +127,20 @@ def test_merge_shows_its_direction_and_can_be_turned_round(page: Page) -> None:
     page.undo_by_toast()
     page.until(lambda: f"{small['count']} image" in page.card(small["name"]).text)
     assert f"{large['count']} images" in page.card(large["name"]).text
+
+
+def test_what_is_gone_leaves_room_for_what_can_be_chosen(page: Page) -> None:
+    """Categories that were merged are found as well, and may fill whole pages of the largest ones."""
+    one, two = page.category("discovered-1")["id"], page.category("discovered-2")["id"]
+    assert page.api.post("/v1/categories:merge", {"categories": [one], "into": two}).status == 200
+    page.script(SMALL_PAGES)
+    page.go(f"#/category/{two}", "li.tile")
+    page.click("#detail-merge")
+    page.see("dialog .choice", "0")
+    living = page.api.get("/v1/status").json["categories"]
+    page.until(lambda: len(page.all("dialog .choice")) == living - 1)
+    page.keys(Keys.ESCAPE)
+    page.gone("dialog")
 
 
 def test_undo_and_redo_with_keys(page: Page) -> None:

@@ -9,6 +9,8 @@ import { remember } from "./store.js";
 import { complain } from "./toast.js";
 
 const DELAY = 150;
+const MOST = 40;
+const PAGE = 100;
 const GONE = ["merged", "retired"];
 
 /** Resolves to the chosen category, or undefined. */
@@ -27,9 +29,8 @@ export function pickCategory(title, exclude = []) {
       const search = async () => {
         const mine = ++asked;
         try {
-          const found = await listCategories({ state: "all", q: field.value.trim(), sort: "count", limit: 40 });
+          const choices = await find(field.value.trim(), exclude);
           if (mine !== asked) return; // a later search is on its way
-          const choices = found.items.filter(({ id, state }) => !GONE.includes(state) && !exclude.includes(id));
           fill(list, choices.map((category) => choice(remember(category), close)));
           if (!choices.length) fill(list, h("li.note", {}, "No category is called so."));
         } catch (problem) {
@@ -55,6 +56,18 @@ export function pickCategory(title, exclude = []) {
     },
     { kind: "medium" },
   );
+}
+
+/** The largest categories that can be chosen; pages are turned over, because those that are gone may fill some. */
+async function find(q, exclude) {
+  const choices = [];
+  let cursor;
+  do {
+    const page = await listCategories({ state: "all", q, sort: "count", limit: PAGE, cursor });
+    choices.push(...page.items.filter(({ id, state }) => !GONE.includes(state) && !exclude.includes(id)));
+    cursor = page.next;
+  } while (cursor && choices.length < MOST);
+  return choices.slice(0, MOST);
 }
 
 function choice(category, close) {
