@@ -10,6 +10,7 @@ import tarfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from talon_ocd.scale.portable import BYTES, bytes_to_send
 from talon_ocd.scale.settings import RaySettings
 from tests import tiny
 from tests.cli.running import refused, talon
+from tests.scale.mortal import Deadly
 from tests.scale.store import BUCKET, KEYS, store_of
 
 with warnings.catch_warnings():
@@ -222,6 +224,20 @@ def test_an_archive_is_the_file_of_one_process(
     done = write_archive(tmp_path / "ray.parquet", source, backbone, engine=spread.all)
     assert done.images == alone.images == 80 and done.skipped == alone.skipped
     assert pq.read_table(tmp_path / "ray.parquet").equals(pq.read_table(tmp_path / "alone.parquet"))
+
+
+@kills
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
+def test_a_chunk_that_kills_every_encoder_ends_the_archive(
+    known_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "CHUNK", 15)
+    monkeypatch.setattr(embed, "MOST_RETRIES", 1)
+    source, backbone = stream(known_folder), get_backbone("tiny-vit", image_size=16)
+    source.items[20] = replace(source.items[20], payload=Deadly(tmp_path / "deaths"))
+    with pytest.raises(StreamError, match=r"died 1 times over the same images .* goes on from there"):
+        write_archive(tmp_path / "ray.parquet", source, backbone, engine=RayEmbedder(backbone, TWO).all)
+    assert (tmp_path / "deaths").read_text() == "xx", "once more, and no further"
 
 
 def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Path, tmp_path: Path) -> None:

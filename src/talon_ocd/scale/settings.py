@@ -10,6 +10,8 @@ from talon_ocd.errors import ConfigError, nearest
 
 Mode = Literal["exact", "async"]
 MODES = ("exact", "async")
+MOST_RETRIES = 20
+"""Times that a piece of work is tried again when the process that did it dies."""
 
 
 @dataclass(frozen=True)

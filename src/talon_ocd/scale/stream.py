@@ -29,10 +29,8 @@ from talon_ocd.scale.encoder import Encoder
 from talon_ocd.scale.flow import Flow
 from talon_ocd.scale.owner import Opened, Owner
 from talon_ocd.scale.rates import Rates
-from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.settings import MOST_RETRIES, RaySettings
 
-MOST_RETRIES = 20
-"""Times that a piece of work is tried again when the process that did it dies."""
 MOST_OWNERS = 100
 """Times that an owner with a folder is started again; one that dies of its folder must come to an end."""
 LONGEST_START = 300.0
