@@ -178,6 +178,9 @@ def test_restarts_are_counted_by_who_was_started_again() -> None:
     for life, actor in (("a", 0), ("b", 1), ("c", 1), ("owner", OWNER)):
         rates.add(Work("encode", life, 1, 0.1), actor)
     assert (rates.facts()["encoder_restarts"], rates.facts()["owner_restarts"]) == (1, 0)
+    rates.begun("d", 2)
+    rates.add(Work("encode", "e", 1, 0.1), 2)
+    assert rates.facts()["encoder_restarts"] == 2, "it died before it had done anything"
 
 
 def test_an_encoder_reserves_what_is_counted() -> None:

@@ -168,6 +168,7 @@ def test_images_of_a_store_come_through_ray_data(often: Path, incoming_folder: P
         os.kill(victim, signal.SIGKILL)  # the first chunks go to it
         found += [decision for decision, _ in spread.run_items(items[:49], skipped.append)]
         assert victim not in spread.processes()
+        assert spread.rates.facts()["encoder_restarts"] == 1, "also of one that had done nothing yet"
         assert [one.source for one in skipped] == [gone.source] and "is it still there?" in skipped[0].reason
         for item in items[:49]:
             Path(item.source.removeprefix("file://")).unlink(missing_ok=True)
