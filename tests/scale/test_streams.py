@@ -34,7 +34,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
     ray = pytest.importorskip("ray", reason="streams on Ray need the extra ray")
     pytest.importorskip("ray.data", reason="archives on Ray need the extra ray")
-    from talon_ocd.scale import embed
+    from talon_ocd.scale import embed, flow
     from talon_ocd.scale import stream as stream_module
     from talon_ocd.scale.connection import connected
     from talon_ocd.scale.embed import RayEmbedder
@@ -201,7 +201,9 @@ def test_a_stream_takes_its_room_and_says_that_it_was_left_early(
             with pytest.raises(ConfigError, match="0 of 1 encoders could start"):
                 RayStream(often, settings=RaySettings(encoders=1), **BOTH).__enter__()
         answers = spread.run_items(items)
-        next(answers)
+        monkeypatch.setattr(flow, "SILENCE", 1e-3)
+        with pytest.warns(UserWarning, match=r"nothing has come from encoders or owner; .* The stream waits"):
+            next(answers)
         answers.close()  # type: ignore[attr-defined]  # a generator
         with pytest.raises(StreamError, match="open it again"):
             list(spread.run_items(items))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -32,6 +33,8 @@ AT_THE_OWNER = 4
 come after it, and these keep the owner busy meanwhile (``docs/scale.md``)."""
 MOMENT = 0.02
 """Seconds between two looks whether images were read."""
+SILENCE = 300.0
+"""Seconds without anything from anybody after which people are told: Ray waits for a lost machine without end."""
 LEAST_CHUNK = 16
 """Images that are decoded together, however small batches are."""
 
@@ -86,6 +89,7 @@ class Flow:
         self._numbers = count()
         self._head: Any = None
         self._ended = False
+        self._heard = 0.0
 
     def run(
         self, items: Sequence[ImageItem], on_skip: Callable[[Skipped], None]
@@ -93,6 +97,7 @@ class Flow:
         """Answer images in their order; nothing else may be asked until all are answered."""
         if self._ended:
             raise StreamError("this stream was left before all was answered, and its encoders ended; open it again.")
+        self._heard = time.monotonic()
         try:
             with closing(_chunks_of(items, self._size, len(self._encoders))) as waiting:
                 while not waiting.over or self._decoding or self._asked:
@@ -104,6 +109,7 @@ class Flow:
                             self._ask_all([self._batching.rest()])
                     elif self._asked and _is_ready(self._asked[0].answers):
                         yield from self._answers()
+                        self._heard = time.monotonic()  # only now: who takes the answers may take long
                     else:
                         self._wait(waiting.late)
         except BaseException:
@@ -131,7 +137,7 @@ class Flow:
 
     def _decoded(self, on_skip: Callable[[Skipped], None]) -> list[Batch]:
         """Take the oldest chunk, which was decoded; returns the batches that are full now."""
-        chunk = self._decoding.popleft()
+        self._heard, chunk = time.monotonic(), self._decoding.popleft()
         reasons, work = ray.get(chunk.said)
         self._rates.add(work, chunk.encoder)
         for item, reason in zip(chunk.items, reasons, strict=True):
@@ -180,9 +186,13 @@ class Flow:
         refs = [ref for busy in self._busy for ref in busy]
         refs += [self._asked[0].answers] if self._asked else []
         if refs:
-            ray.wait(refs, num_returns=1, timeout=MOMENT if reading else None)
+            ray.wait(refs, num_returns=1, timeout=MOMENT if reading else SILENCE)
         else:
             time.sleep(MOMENT)
+        if time.monotonic() - self._heard > SILENCE:  # it may still come, so that nothing is given up
+            self._heard = time.monotonic()
+            missing = "encoders or owner; has a machine left this Ray (see `ray status`)?" if refs else "the store."
+            warnings.warn(f"for {SILENCE:g} s nothing has come from {missing} The stream waits.", stacklevel=2)
 
     def _abandon(self) -> None:
         """End early: encoders are stopped, and the owner comes to the end of what has reached it."""
