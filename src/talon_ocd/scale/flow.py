@@ -71,14 +71,18 @@ class Flow:
         opened: the stream as the owner found it.
         wanted: what encoders give to the owner.
         rates: where work is counted.
+        ahead: whether Ray Data reads files ahead of the encoders; those of object stores it always does.
 
     Attributes:
         answered: answers that were given.
         categories: discovered so far.
     """
 
-    def __init__(self, encoders: Sequence[Any], owner: Any, opened: Opened, wanted: Wanted, rates: Rates) -> None:
+    def __init__(
+        self, encoders: Sequence[Any], owner: Any, opened: Opened, wanted: Wanted, rates: Rates, ahead: bool = False
+    ) -> None:
         self._encoders, self._owner, self._wanted, self._rates = list(encoders), owner, wanted, rates
+        self._ahead = ahead
         self.answered, self.categories = opened.answered, opened.categories
         self._size = min(max(opened.every, LEAST_CHUNK), MOST_AHEAD)
         self._batching = Batching(opened.answered, opened.room, opened.every)
@@ -99,7 +103,7 @@ class Flow:
             raise StreamError("this stream was left before all was answered, and its encoders ended; open it again.")
         self._heard = time.monotonic()
         try:
-            with closing(_chunks_of(items, self._size, len(self._encoders))) as waiting:
+            with closing(self._chunks_of(items)) as waiting:
                 while not waiting.over or self._decoding or self._asked:
                     while self._may_begin() and (chunk := waiting.take()):
                         self._decode(chunk)
@@ -115,6 +119,17 @@ class Flow:
         except BaseException:
             self._abandon()
             raise
+
+    def _chunks_of(self, items: Sequence[ImageItem]) -> Chunks:
+        """Cut images into chunks; those of object stores, and others if asked for, are read ahead by Ray Data."""
+        if items and (self._ahead or find_spec("pyarrow") is not None):  # without it no image can be of a store
+            from talon_ocd.scale.storage import Stored
+
+            if self._ahead or any(isinstance(item.payload, Stored) for item in items):
+                from talon_ocd.scale.reading import ReadAhead
+
+                return ReadAhead(items, self._size, len(self._encoders))
+        return Listed(items, self._size)
 
     def _may_begin(self) -> bool:
         """Is there an encoder with time, and room for what it makes?"""
@@ -206,15 +221,3 @@ class Flow:
 
 def _is_ready(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])
-
-
-def _chunks_of(items: Sequence[ImageItem], size: int, encoders: int) -> Chunks:
-    """Cut images into chunks; those of object stores are read ahead by Ray Data."""
-    if find_spec("pyarrow") is not None:  # without it no image can be of an object store
-        from talon_ocd.scale.storage import Stored
-
-        if any(isinstance(item.payload, Stored) for item in items):
-            from talon_ocd.scale.reading import ReadAhead
-
-            return ReadAhead(items, size, encoders)
-    return Listed(items, size)

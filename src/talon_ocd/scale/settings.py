@@ -47,6 +47,8 @@ class RaySettings:
     """Threads that torch uses in an encoder, and in the owner."""
     least_encoders: int | None = None
     """A service runs so many while little comes, and up to ``encoders`` under load; ``None``: always ``encoders``."""
+    read_ahead: bool = False
+    """Let Ray Data read files ahead of the encoders, as it reads object stores: for disks that answer late."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

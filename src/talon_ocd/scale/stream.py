@@ -158,7 +158,7 @@ class RayStream:
         self.rates.begun(self.opened.life, OWNER)
         for actor, life in enumerate(lives):
             self.rates.begun(life, actor)
-        self._flow = Flow(self.encoders, self.owner, self.opened, wanted, self.rates)
+        self._flow = Flow(self.encoders, self.owner, self.opened, wanted, self.rates, settings.read_ahead)
         if self.folder is not None:
             self.journal = Journal(self.folder)
             self._open.callback(self.journal.close)
