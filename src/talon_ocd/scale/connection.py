@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from talon_ocd.errors import ConfigError
 from talon_ocd.scale.settings import RaySettings
@@ -46,10 +47,12 @@ def _join(settings: RaySettings) -> None:
     try:
         _knock(settings.address)
         ray.init(address=settings.address, **quiet)
-    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError, RayError) as error:
+        said = " ".join(str(error).split())  # Ray's words have many lines
         raise ConfigError(
-            f"--address {settings.address}: this Ray can't be joined ({error}); check that it runs and lets you in, "
-            "start one with `ray start --head`, or leave --address out to use this machine alone."
+            f"--address {settings.address}: this Ray can't be joined ({said}); check that it runs and lets you in "
+            "(RAY_AUTH_MODE=token in the environment, if it asks for a token), start one with `ray start --head`, or "
+            "leave --address out to use this machine alone."
         ) from error
 
 
