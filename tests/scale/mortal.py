@@ -1,9 +1,10 @@
-"""A replica that can be told to die, as one does whose machine is gone, or to fail."""
+"""A replica that can be told to die, as one does whose machine is gone, or to fail; and an image that kills."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from talon_ocd.images import Limits
@@ -13,6 +14,18 @@ DEADLY = "deadly until "
 """Begins the name of an image; a file follows that is written before the process dies, once."""
 SURPRISING = "a surprise"
 """Name of an image with which nobody has reckoned."""
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """An image of which every process dies that reads it; ``deaths`` gets a letter each time."""
+
+    deaths: Path
+
+    def read(self, source: str, limits: Limits) -> bytes:
+        with self.deaths.open("a") as file:
+            file.write("x")
+        os._exit(1)
 
 
 class MortalReplica(Replica):

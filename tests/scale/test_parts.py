@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,22 @@ def test_images_of_compressed_archives_travel_with_their_bytes(packed: ImageSour
     assert portable(plain) is plain and without_pixels(plain) is plain
 
 
+def test_relative_paths_are_found_from_anywhere(
+    incoming_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ray that was started elsewhere has another working folder than the command; names stay as they were given."""
+    shutil.copytree(incoming_folder, tmp_path / "photos")
+    with tarfile.open(tmp_path / "photos.tar", "w") as archive:
+        archive.add(tmp_path / "photos", "photos")
+    monkeypatch.chdir(tmp_path)
+    items = [stream("photos").items[0], stream("photos.tar").items[0]]
+    sent = [portable(item) for item in items]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert sent == items and all(item.source.startswith("photos") for item in sent)
+    assert sent[0].load().tobytes() == sent[1].load().tobytes()
+
+
 def test_encoders_give_what_an_owner_needs() -> None:
     exact, late = RaySettings(), RaySettings(mode="async")
     assert exact.wanted(("prototypes",), lasting=True) == Wanted(features=True, hidden=False, thumbnails=True)
@@ -160,6 +178,9 @@ def test_restarts_are_counted_by_who_was_started_again() -> None:
     for life, actor in (("a", 0), ("b", 1), ("c", 1), ("owner", OWNER)):
         rates.add(Work("encode", life, 1, 0.1), actor)
     assert (rates.facts()["encoder_restarts"], rates.facts()["owner_restarts"]) == (1, 0)
+    rates.begun("d", 2)
+    rates.add(Work("encode", "e", 1, 0.1), 2)
+    assert rates.facts()["encoder_restarts"] == 2, "it died before it had done anything"
 
 
 def test_an_encoder_reserves_what_is_counted() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from talon_ocd.errors import DataError, ImageError
-from talon_ocd.images import stream
+from talon_ocd.images import Skipped, stream
 from tests.scale.store import BUCKET, KEYS, store_of
 
 pytest.importorskip("pyarrow", reason="object stores are read with pyarrow, of the extra ray")
@@ -56,6 +56,26 @@ def test_shards_are_read_in_place(incoming_folder: Path, tmp_path: Path) -> None
     assert [left_out.source for left_out in found.skipped] == [f"{tmp_path.as_uri()}/broken.tar"] and found.ignored == 1
     alone = stored(f"{tmp_path.as_uri()}/shard-9.tar")
     assert [item.key for item in alone.items] == [item.key for item in found.items[:3]]
+
+
+def test_a_shard_has_the_images_of_the_archive_that_it_is(incoming_folder: Path, tmp_path: Path) -> None:
+    """In the same order, or ids would depend on the way to it; what can't be used is left out for the same reasons."""
+    with tarfile.open(tmp_path / "shard.tar", "w") as shard:
+        for at, item in enumerate(reversed(stream(incoming_folder).items[:12])):
+            shard.add(item.source, f"./photos/{item.label}/{at}.png")
+        shard.add(item.source, "photos/0/3.png")
+        shard.add(item.source, "photos/0/._3.png")
+        shard.add(item.source, "../outside.png")
+        shard.add(tmp_path, "notes.txt", recursive=False)
+        shard.addfile(tarfile.TarInfo("notes.md"))
+        link = tarfile.TarInfo("photos/link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "0/3.png"
+        shard.addfile(link)
+    here, there = stream(tmp_path / "shard.tar"), stored(f"{tmp_path.as_uri()}/shard.tar")
+    assert [item.source for item in there.items] == [f"file://{item.source}" for item in here.items]
+    assert [item.load().tobytes() for item in there.items] == [item.load().tobytes() for item in here.items]
+    assert there.skipped == [Skipped(f"file://{one.source}", one.reason) for one in here.skipped]
+    assert len(there.skipped) == 3 and there.ignored == here.ignored == 1
 
 
 def test_one_image_is_a_source_too(incoming_folder: Path) -> None:

@@ -10,9 +10,11 @@ import tarfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from talon_ocd import Talon
@@ -20,19 +22,21 @@ from talon_ocd.backbones import get_backbone
 from talon_ocd.durable import Journal
 from talon_ocd.embeddings import archive, write_archive
 from talon_ocd.errors import ConfigError, StreamError
-from talon_ocd.images import ImageItem, Skipped, stream
+from talon_ocd.images import ImageItem, Skipped, file_item, in_memory, stream
 from talon_ocd.online import Decision
+from talon_ocd.scale.chunks import Chunk
 from talon_ocd.scale.portable import BYTES, bytes_to_send
 from talon_ocd.scale.settings import RaySettings
 from tests import tiny
 from tests.cli.running import refused, talon
+from tests.scale.mortal import Deadly
 from tests.scale.store import BUCKET, KEYS, store_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Ray's own models
     ray = pytest.importorskip("ray", reason="streams on Ray need the extra ray")
     pytest.importorskip("ray.data", reason="archives on Ray need the extra ray")
-    from talon_ocd.scale import embed
+    from talon_ocd.scale import embed, flow, reading
     from talon_ocd.scale import stream as stream_module
     from talon_ocd.scale.connection import connected
     from talon_ocd.scale.embed import RayEmbedder
@@ -80,6 +84,16 @@ def items(incoming_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> li
         broken.write_bytes(b"no picture")
         found.insert(at, stream(broken).items[0])
     return found
+
+
+def of_all_kinds(folder: Path, beside: Path) -> list[ImageItem]:
+    """Return images of a folder, of a manifest and of a tar shard."""
+    files = [Path(item.source) for item in stream(folder).items[:60]]
+    (beside / "some.csv").write_text("\n".join(["path", *map(str, files[20:40])]))
+    with tarfile.open(beside / "some.tar", "w") as shard:
+        for at, file in enumerate(files[40:]):
+            shard.add(file, f"{at}.png")
+    return [*map(file_item, files[:20]), *stream(beside / "some.csv").items, *stream(beside / "some.tar").items]
 
 
 def alone(model: Path, items: list[ImageItem], **options: Any) -> tuple[list[Decision], list[Skipped]]:
@@ -166,6 +180,7 @@ def test_images_of_a_store_come_through_ray_data(often: Path, incoming_folder: P
         os.kill(victim, signal.SIGKILL)  # the first chunks go to it
         found += [decision for decision, _ in spread.run_items(items[:49], skipped.append)]
         assert victim not in spread.processes()
+        assert spread.rates.facts()["encoder_restarts"] == 1, "also of one that had done nothing yet"
         assert [one.source for one in skipped] == [gone.source] and "is it still there?" in skipped[0].reason
         for item in items[:49]:
             Path(item.source.removeprefix("file://")).unlink(missing_ok=True)
@@ -176,17 +191,47 @@ def test_images_of_a_store_come_through_ray_data(often: Path, incoming_folder: P
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
 def test_what_is_read_ahead_are_the_bytes_in_order(incoming_folder: Path, tmp_path: Path) -> None:
     items = stored(incoming_folder.as_uri()).items[:30]
-    empty = tmp_path / "0.png"
+    empty, odd = tmp_path / "0.png", tmp_path / os.fsdecode(b"\xff.png")
     empty.touch()
-    items[3:3] = [*stored(empty.as_uri()).items, *stream(incoming_folder).items[:1]]
-    reading, read = ReadAhead(items, 8, 2), []
-    with closing(reading):
-        while not reading.over:
-            if chunk := reading.take():
+    shutil.copy(items[0].source.removeprefix("file://"), odd)
+    local = [file_item(odd), file_item(tmp_path / "gone.png"), *of_all_kinds(incoming_folder, tmp_path)]
+    items[3:3] = [*stored(empty.as_uri()).items, *in_memory([np.zeros((8, 8, 3), np.uint8)]).items, *local]
+    ahead, read = ReadAhead(items, 8, 2), []
+    with closing(ahead):
+        while not ahead.over:
+            if chunk := ahead.take():
                 read += list(zip(chunk.items, ray.get(chunk.block)[BYTES].to_pylist(), strict=True))
     assert [item for item, _ in read] == items
-    assert [at for at, (_, data) in enumerate(read) if data is None] == [3, 4], "an encoder says why, or reads it"
-    assert all(data == Path(item.source.removeprefix("file://")).read_bytes() for item, data in read if data)
+    assert [at for at, (_, data) in enumerate(read) if data is None] == [3, 4, 5, 6], (
+        "the encoder says why, or reads it"
+    )
+    for item, data in read:
+        if data:
+            assert replace(item, payload=data).load().tobytes() == item.load().tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
+def test_files_go_through_ray_data_if_asked_for(
+    often: Path, incoming_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of folders, manifests and tar shards; a file that can't be used is told as ever."""
+    items = of_all_kinds(incoming_folder, tmp_path)
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    items.insert(10, file_item(tmp_path / "broken.png"))
+    read: list[ImageItem] = []
+    skipped: list[Skipped] = []
+
+    class Heard(ReadAhead):
+        def take(self) -> Chunk | None:
+            taken = super().take()
+            read.extend(taken.items if taken else [])
+            return taken
+
+    monkeypatch.setattr(reading, "ReadAhead", Heard)
+    with RayStream(often, settings=RaySettings(encoders=2, read_ahead=True), **BOTH) as spread:
+        found = [decision for decision, _ in spread.run_items(items, skipped.append)]
+    assert (found, skipped) == alone(often, items, **BOTH)
+    assert read == items
 
 
 def test_a_stream_takes_its_room_and_says_that_it_was_left_early(
@@ -198,7 +243,9 @@ def test_a_stream_takes_its_room_and_says_that_it_was_left_early(
             with pytest.raises(ConfigError, match="0 of 1 encoders could start"):
                 RayStream(often, settings=RaySettings(encoders=1), **BOTH).__enter__()
         answers = spread.run_items(items)
-        next(answers)
+        monkeypatch.setattr(flow, "SILENCE", 1e-3)
+        with pytest.warns(UserWarning, match=r"nothing has come from encoders or owner; .* The stream waits"):
+            next(answers)
         answers.close()  # type: ignore[attr-defined]  # a generator
         with pytest.raises(StreamError, match="open it again"):
             list(spread.run_items(items))
@@ -224,6 +271,20 @@ def test_an_archive_is_the_file_of_one_process(
     assert pq.read_table(tmp_path / "ray.parquet").equals(pq.read_table(tmp_path / "alone.parquet"))
 
 
+@kills
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data's context, about itself
+def test_a_chunk_that_kills_every_encoder_ends_the_archive(
+    known_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "CHUNK", 15)
+    monkeypatch.setattr(embed, "MOST_RETRIES", 1)
+    source, backbone = stream(known_folder), get_backbone("tiny-vit", image_size=16)
+    source.items[20] = replace(source.items[20], payload=Deadly(tmp_path / "deaths"))
+    with pytest.raises(StreamError, match=r"died 1 times over the same images .* goes on from there"):
+        write_archive(tmp_path / "ray.parquet", source, backbone, engine=RayEmbedder(backbone, TWO).all)
+    assert (tmp_path / "deaths").read_text() == "xx", "once more, and no further"
+
+
 def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
     words = ("-m", often, "--quiet", "--adapt", "prototypes")
     with store_of(incoming_folder) as store:
@@ -240,6 +301,7 @@ def test_the_command_answers_an_address_on_ray(often: Path, incoming_folder: Pat
 def test_options_that_do_not_fit_are_refused(often: Path, incoming_folder: Path, tmp_path: Path) -> None:
     words = ("discover", incoming_folder, "-m", often, "-o", tmp_path / "out")
     assert "are for --engine ray" in refused(*words, "--encoders", 2)
+    assert "are for --engine ray" in refused(*words, "--read-ahead")
     assert "exact or async" in refused(*words, "--engine", "ray", "--mode", "sync")
     assert "at least 1" in refused(*words, "--engine", "ray", "--encoders", 0)
     assert "this Ray has 2" in refused(*words, "--engine", "ray", "--encoders", 3)

@@ -79,13 +79,14 @@ def discover(
     gpus_per_encoder: engines.GpusOption = 0.0,
     mode: engines.ModeOption = "exact",
     staleness: engines.StalenessOption = 2,
+    read_ahead: engines.ReadAheadOption = False,
     quiet: choices.QuietOption = False,
 ) -> None:
     """Answer every image at once: a known class, a category discovered earlier, or a new one."""
     lazy = data == "-"
     target = _check(output, stream, watch, shuffle, lazy)
-    needs = DATA_NEEDS if "://" in data else STREAM_NEEDS
-    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, mode, staleness, needs)
+    needs = DATA_NEEDS if read_ahead or "://" in data else STREAM_NEEDS
+    spread = engines.ray_settings(engine, address, encoders, gpus_per_encoder, mode, staleness, needs, read_ahead)
     source = None if lazy or watch else engines.listed(data, column)
     if spread and (lazy or isinstance(source, VectorSource)):
         raise ConfigError("--engine ray encodes images that can be listed: not standard input, and not embeddings.")

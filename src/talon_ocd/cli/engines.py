@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -21,7 +21,7 @@ from talon_ocd.online import Decision, DiscoveryStream
 from talon_ocd.online.stream import OnSkip
 from talon_ocd.scale.connecting import start_only_when_told
 from talon_ocd.scale.extra import STREAM_NEEDS, check_extra
-from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.settings import Mode, RaySettings
 from talon_ocd.scale.token import demand_token
 from talon_ocd.talon import Talon
 
@@ -60,6 +60,10 @@ StalenessOption = Annotated[
     int, typer.Option("--staleness", help="Encoder steps that a feature may be behind in mode async.")
 ]
 
+ReadAheadOption = Annotated[
+    bool, typer.Option("--read-ahead", help="Let Ray Data read files before encoders need them: for slow disks.")
+]
+
 
 def ray_settings(
     engine: Engine,
@@ -69,12 +73,14 @@ def ray_settings(
     mode: str,
     staleness: int,
     needs: Sequence[str] = STREAM_NEEDS,
+    read_ahead: bool = False,
 ) -> RaySettings | None:
     """Return how work is spread, ``None`` if it is not; options of Ray are refused without it.
 
     ``needs`` are the modules without which it can't be spread.
     """
-    settings = RaySettings(address, encoders, gpus, mode, staleness)  # type: ignore[arg-type]  # it checks the word
+    checked = cast("Mode", mode)  # RaySettings checks the word
+    settings = RaySettings(address, encoders, gpus, checked, staleness, read_ahead=read_ahead)
     if engine is Engine.RAY:
         check_extra("--engine ray", needs)
         start_only_when_told()
@@ -82,7 +88,9 @@ def ray_settings(
             demand_token()
         return settings
     if settings != RaySettings():
-        raise ConfigError("--address, --encoders, --gpus-per-encoder, --mode and --staleness are for --engine ray.")
+        raise ConfigError(
+            "--address, --encoders, --gpus-per-encoder, --mode, --staleness and --read-ahead are for --engine ray."
+        )
     return None
 
 

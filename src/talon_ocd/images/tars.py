@@ -21,6 +21,7 @@ from talon_ocd.images.folders import is_hidden, is_image_name
 from talon_ocd.images.items import ImageItem, ImageSource, Skipped, display, file_key, natural
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
+TWICE = "is in the archive twice; the later one counts."
 _BROKEN = (tarfile.TarError, EOFError, zlib.error, OSError)
 
 
@@ -78,6 +79,23 @@ class Member:
         if len(data) < self.size:
             raise ImageError(source, "ends too early; the archive is truncated or changed: copy it again.")
         return data
+
+
+def visible(archive: tarfile.TarFile) -> Iterator[tuple[PurePosixPath, tarfile.TarInfo]]:
+    """Yield the members of an archive, but for folders and what is hidden, with their names made plain."""
+    for member in archive:
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        if not member.isdir() and parts and not any(is_hidden(part) for part in parts if part != ".."):
+            yield PurePosixPath(*parts), member
+
+
+def refusal(name: PurePosixPath, member: tarfile.TarInfo) -> str | None:
+    """Return why a member can't be read in place, ``None`` if it can."""
+    if not member.isreg() or member.issparse():
+        return "is a link or a special file of the archive; pack the image itself."
+    if ".." in name.parts:
+        return "has '..' in its path; pack the archive again."
+    return None
 
 
 def scan_tar(path: Path, *, labelled: bool, limits: Limits = LIMITS) -> ImageSource:
@@ -147,17 +165,11 @@ class _Listing:
 
     def _regular(self, archive: tarfile.TarFile) -> Iterator[tuple[PurePosixPath, tarfile.TarInfo]]:
         """Yield what is an image by its name and a plain file by its type."""
-        for member in archive:
-            parts = [part for part in member.name.split("/") if part not in ("", ".")]
-            if member.isdir() or not parts or any(is_hidden(part) for part in parts if part != ".."):
-                continue
-            name = PurePosixPath(*parts)
+        for name, member in visible(archive):
             if not is_image_name(name.name):
                 self.ignored += 1
-            elif not member.isreg() or member.issparse():
-                self.skip(name, "is a link or a special file of the archive; pack the image itself.")
-            elif ".." in parts:
-                self.skip(name, "has '..' in its path; pack the archive again.")
+            elif reason := refusal(name, member):
+                self.skip(name, reason)
             else:
                 yield name, member
 
@@ -170,7 +182,7 @@ class _Listing:
             self.skip(name, error.reason)
             return
         if name in self.members:
-            self.skip(name, "is in the archive twice; the later one counts.")
+            self.skip(name, TWICE)
         if spool is None:
             self.members[name] = Member(self.path, member.offset_data, member.size)
             return

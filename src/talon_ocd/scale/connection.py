@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from talon_ocd.errors import ConfigError
 from talon_ocd.scale.settings import RaySettings
+
+ANSWER_SECONDS = 10.0
+"""How long the machine of an address may take to answer."""
 
 
 @contextmanager
@@ -40,12 +45,23 @@ def _join(settings: RaySettings) -> None:
         ray.init("local", num_cpus=cpus, include_dashboard=False, **quiet)  # "local": never somebody else's
         return
     try:
+        _knock(settings.address)
         ray.init(address=settings.address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError, RayError) as error:
+        said = " ".join(str(error).split())  # Ray's words have many lines
         raise ConfigError(
-            f"--address {settings.address}: this Ray can't be joined ({error}); check that it runs and lets you in, "
-            "start one with `ray start --head`, or leave --address out to use this machine alone."
+            f"--address {settings.address}: this Ray can't be joined ({said}); check that it runs and lets you in "
+            "(RAY_AUTH_MODE=token in the environment, if it asks for a token), start one with `ray start --head`, or "
+            "leave --address out to use this machine alone."
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody listens at ``host:port``: Ray would try for many minutes, deaf to Ctrl-C most of the time."""
+    named = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    host, _, port = named.rpartition(":")
+    if port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
 
 
 def _encoders(settings: RaySettings) -> int:

@@ -1,7 +1,8 @@
 """Embed an archive on Ray Data (layer: scale): many encoders, results in order, no more of them waiting than fit.
 
 Actors of ``map_batches`` decode and encode chunks of images; this process takes what they give in the order of the
-images and writes it (``talon_ocd.embeddings.archive``). A chunk of an actor that dies is done by another one.
+images and writes it (``talon_ocd.embeddings.archive``). A chunk of an actor that dies is done by another one; one that
+kills them all ends the run.
 
 Chunks are in Ray's object store before the first is encoded. They are places to read from, but for compressed archives:
 their images are sent with their bytes, and so that no more of them are there than fit, they go in turns.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -19,14 +21,16 @@ import numpy as np
 import ray
 import ray.data
 import torch
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from talon_ocd.backbones import Backbone
 from talon_ocd.embeddings import Embedder, Embedding
 from talon_ocd.embeddings.archive import Chunks
+from talon_ocd.errors import StreamError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.scale.connection import connected
 from talon_ocd.scale.portable import bytes_to_send, portable
-from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.settings import MOST_RETRIES, RaySettings
 
 MOST_SENT = 1_000_000_000
 """Bytes of images that lie in Ray's object store for one turn; the next one starts its actors anew."""
@@ -45,14 +49,15 @@ class RayEmbedder:
         if not chunks:
             return
         with connected(self._settings) as encoders:
-            logging.getLogger("ray.data").setLevel(logging.ERROR)
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what is wrong is told by our error, in a line
             context = ray.data.DataContext.get_current()
             before = context.execution_options.preserve_order, context.enable_progress_bars
             context.execution_options.preserve_order, context.enable_progress_bars = True, False
             try:
-                for turn in turns(chunks, MOST_SENT):
-                    for row in self._rows(turn, encoders).iter_rows():
-                        yield self._embedding(row)
+                with _kindly():
+                    for turn in turns(chunks, MOST_SENT):
+                        for row in self._rows(turn, encoders).iter_rows():
+                            yield self._embedding(row)
             finally:
                 context.execution_options.preserve_order, context.enable_progress_bars = before
 
@@ -67,6 +72,7 @@ class RayEmbedder:
             compute=ray.data.ActorPoolStrategy(size=min(encoders, len(chunks))),
             num_cpus=settings.cpus_per_encoder,
             num_gpus=settings.gpus_per_encoder,
+            max_task_retries=MOST_RETRIES,  # Ray Data would try for ever
             fn_constructor_kwargs={
                 "backbone": [ray.put(self._backbone)],
                 "chunks": [ray.put([portable(item) for item in chunk]) for chunk in chunks],
@@ -93,6 +99,21 @@ def turns(chunks: Chunks, most: int) -> Iterator[Chunks]:
             turn, sent = [], 0
     if turn:
         yield turn
+
+
+@contextmanager
+def _kindly() -> Iterator[None]:
+    """Turn what Ray says of an error into what our errors say."""
+    try:
+        yield
+    except RayError as error:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        said = " ".join(f"{type(cause).__name__}: {cause}".split())  # Ray's words have many lines
+        if isinstance(cause, RayActorError):
+            said = f"an encoder died {MOST_RETRIES} times over the same images ({said}); is there enough memory?"
+        else:
+            said = f"a process that encodes failed ({said}); the logs of Ray say more."
+        raise StreamError(f"{said} What was embedded is kept: the same command goes on from there.") from error
 
 
 class _Worker:

@@ -81,9 +81,10 @@ class Encoder:
         self._model, self._threads, self._device = model, threads, device
         self._version, self._life = 0, uuid4().hex
 
-    def load(self) -> None:
-        """Load the model, if that was not done."""
+    def load(self) -> str:
+        """Load the model, if that was not done; returns which life this is."""
         self._stream.backbone.eval()
+        return self._life
 
     def process(self) -> int:
         """Return the process that this is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -32,6 +33,8 @@ AT_THE_OWNER = 4
 come after it, and these keep the owner busy meanwhile (``docs/scale.md``)."""
 MOMENT = 0.02
 """Seconds between two looks whether images were read."""
+SILENCE = 300.0
+"""Seconds without anything from anybody after which people are told: Ray waits for a lost machine without end."""
 LEAST_CHUNK = 16
 """Images that are decoded together, however small batches are."""
 
@@ -68,14 +71,18 @@ class Flow:
         opened: the stream as the owner found it.
         wanted: what encoders give to the owner.
         rates: where work is counted.
+        ahead: whether Ray Data reads files ahead of the encoders; those of object stores it always does.
 
     Attributes:
         answered: answers that were given.
         categories: discovered so far.
     """
 
-    def __init__(self, encoders: Sequence[Any], owner: Any, opened: Opened, wanted: Wanted, rates: Rates) -> None:
+    def __init__(
+        self, encoders: Sequence[Any], owner: Any, opened: Opened, wanted: Wanted, rates: Rates, ahead: bool = False
+    ) -> None:
         self._encoders, self._owner, self._wanted, self._rates = list(encoders), owner, wanted, rates
+        self._ahead = ahead
         self.answered, self.categories = opened.answered, opened.categories
         self._size = min(max(opened.every, LEAST_CHUNK), MOST_AHEAD)
         self._batching = Batching(opened.answered, opened.room, opened.every)
@@ -86,6 +93,7 @@ class Flow:
         self._numbers = count()
         self._head: Any = None
         self._ended = False
+        self._heard = 0.0
 
     def run(
         self, items: Sequence[ImageItem], on_skip: Callable[[Skipped], None]
@@ -93,8 +101,9 @@ class Flow:
         """Answer images in their order; nothing else may be asked until all are answered."""
         if self._ended:
             raise StreamError("this stream was left before all was answered, and its encoders ended; open it again.")
+        self._heard = time.monotonic()
         try:
-            with closing(_chunks_of(items, self._size, len(self._encoders))) as waiting:
+            with closing(self._chunks_of(items)) as waiting:
                 while not waiting.over or self._decoding or self._asked:
                     while self._may_begin() and (chunk := waiting.take()):
                         self._decode(chunk)
@@ -104,11 +113,23 @@ class Flow:
                             self._ask_all([self._batching.rest()])
                     elif self._asked and _is_ready(self._asked[0].answers):
                         yield from self._answers()
+                        self._heard = time.monotonic()  # only now: who takes the answers may take long
                     else:
                         self._wait(waiting.late)
         except BaseException:
             self._abandon()
             raise
+
+    def _chunks_of(self, items: Sequence[ImageItem]) -> Chunks:
+        """Cut images into chunks; those of object stores, and others if asked for, are read ahead by Ray Data."""
+        if items and (self._ahead or find_spec("pyarrow") is not None):  # without it no image can be of a store
+            from talon_ocd.scale.storage import Stored
+
+            if self._ahead or any(isinstance(item.payload, Stored) for item in items):
+                from talon_ocd.scale.reading import ReadAhead
+
+                return ReadAhead(items, self._size, len(self._encoders))
+        return Listed(items, self._size)
 
     def _may_begin(self) -> bool:
         """Is there an encoder with time, and room for what it makes?"""
@@ -131,7 +152,7 @@ class Flow:
 
     def _decoded(self, on_skip: Callable[[Skipped], None]) -> list[Batch]:
         """Take the oldest chunk, which was decoded; returns the batches that are full now."""
-        chunk = self._decoding.popleft()
+        self._heard, chunk = time.monotonic(), self._decoding.popleft()
         reasons, work = ray.get(chunk.said)
         self._rates.add(work, chunk.encoder)
         for item, reason in zip(chunk.items, reasons, strict=True):
@@ -180,9 +201,13 @@ class Flow:
         refs = [ref for busy in self._busy for ref in busy]
         refs += [self._asked[0].answers] if self._asked else []
         if refs:
-            ray.wait(refs, num_returns=1, timeout=MOMENT if reading else None)
+            ray.wait(refs, num_returns=1, timeout=MOMENT if reading else SILENCE)
         else:
             time.sleep(MOMENT)
+        if time.monotonic() - self._heard > SILENCE:  # it may still come, so that nothing is given up
+            self._heard = time.monotonic()
+            missing = "encoders or owner; has a machine left this Ray (see `ray status`)?" if refs else "the store."
+            warnings.warn(f"for {SILENCE:g} s nothing has come from {missing} The stream waits.", stacklevel=2)
 
     def _abandon(self) -> None:
         """End early: encoders are stopped, and the owner comes to the end of what has reached it."""
@@ -196,15 +221,3 @@ class Flow:
 
 def _is_ready(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])
-
-
-def _chunks_of(items: Sequence[ImageItem], size: int, encoders: int) -> Chunks:
-    """Cut images into chunks; those of object stores are read ahead by Ray Data."""
-    if find_spec("pyarrow") is not None:  # without it no image can be of an object store
-        from talon_ocd.scale.storage import Stored
-
-        if any(isinstance(item.payload, Stored) for item in items):
-            from talon_ocd.scale.reading import ReadAhead
-
-            return ReadAhead(items, size, encoders)
-    return Listed(items, size)

@@ -41,6 +41,7 @@ class Opened:
         names: the known classes.
         categories: discovered before.
         warnings: what people should read.
+        life: of the owner, another one after every restart.
     """
 
     answered: int
@@ -51,6 +52,7 @@ class Opened:
     names: tuple[str, ...]
     categories: int
     warnings: tuple[str, ...]
+    life: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Owner:
             names=tuple(stream.name(known) for known in range(stream.memory.known)),
             categories=stream.categories,
             warnings=self._warnings,
+            life=self._life,
         )
 
     def process(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from talon_ocd.errors import ImageError
@@ -33,10 +34,18 @@ ELSEWHERE = Unreadable("was read by another process.")
 
 
 def portable(item: ImageItem) -> ImageItem:
-    """Return an image that can go to another process: those of compressed archives lie in a file that only we have."""
+    """Return an image that can go to another process: one that need not be where we are, nor have what only we have.
+
+    Relative paths become absolute, because a Ray that was started before us works in a folder of its own. Images of
+    compressed archives lie in a nameless file of ours, so that their bytes go along.
+    """
     payload = item.payload
-    if not (isinstance(payload, Member) and isinstance(payload.archive, Spool)):
+    if isinstance(payload, Path):
+        return replace(item, payload=payload.absolute())
+    if not isinstance(payload, Member):
         return item
+    if isinstance(payload.archive, Path):
+        return replace(item, payload=replace(payload, archive=payload.archive.absolute()))
     try:
         return replace(item, payload=payload.read(item.source, LIMITS))
     except ImageError as error:

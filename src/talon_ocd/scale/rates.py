@@ -31,11 +31,15 @@ class Rates:
     _seconds: dict[str, float] = field(default_factory=dict)
     _lives: dict[int, set[str]] = field(default_factory=dict)
 
+    def begun(self, life: str, actor: int) -> None:
+        """Hear of a life: one that ends before it has done anything counts, too."""
+        self._lives.setdefault(actor, set()).add(life)
+
     def add(self, work: Work, actor: int) -> None:
         """Count a piece of work of an encoder, by its number, or of ``OWNER``."""
         self._images[work.stage] = self._images.get(work.stage, 0) + work.images
         self._seconds[work.stage] = self._seconds.get(work.stage, 0.0) + work.seconds
-        self._lives.setdefault(actor, set()).add(work.life)
+        self.begun(work.life, actor)
 
     def answered(self, answers: Answers) -> None:
         """Count answers of the owner."""

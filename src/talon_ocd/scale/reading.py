@@ -1,8 +1,8 @@
-"""Images of object stores, read ahead of the encoders by Ray Data (layer: scale).
+"""Images of object stores, or files if asked for, read ahead of the encoders by Ray Data (layer: scale).
 
-A store answers late, so it must be asked early and for many images at once. Tasks of Ray Data read the bytes of a chunk
-into Ray's object store, in order and bounded; only a reference to them comes here and goes on to an encoder. Ray reads
-again what is lost with a process or a machine.
+A store answers late, and so does a disk that is far away: it must be asked early and for many images at once. Tasks of
+Ray Data read the bytes of a chunk into Ray's object store, in order and bounded; only a reference to them comes here
+and goes on to an encoder. Ray reads again what is lost with a process or a machine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -20,6 +21,7 @@ import ray.data
 from talon_ocd.errors import StreamError
 from talon_ocd.images import ImageItem
 from talon_ocd.images.decode import LIMITS
+from talon_ocd.images.tars import Member
 from talon_ocd.scale.chunks import Chunk
 from talon_ocd.scale.connecting import starts_by_the_way
 from talon_ocd.scale.portable import BYTES
@@ -29,6 +31,10 @@ AT_ONCE = 16
 """Images of a chunk that are asked for at the same time."""
 ENCODERS_A_READER = 2
 """Encoders that one task reads for: reading is waiting, mostly."""
+LOCAL = "file:///"
+"""Opens the file system of a machine."""
+WHOLE = -1
+"""In the place of a size: the whole file, however large it is when it is read."""
 MOST_AHEAD = 256_000_000
 """Bytes that Ray Data may have read, or be reading, before an encoder has room for them."""
 
@@ -40,7 +46,7 @@ class ReadAhead:
     """Chunks whose bytes are read while others are decoded: see ``Chunks``.
 
     Args:
-        items: the images, in order; one that is in no store is left to the encoder.
+        items: the images, in order; one that is neither in a store nor in a file is left to the encoder.
         size: images of a chunk.
         encoders: how many will decode them.
     """
@@ -101,7 +107,7 @@ def _blocks(items: Sequence[ImageItem], size: int, encoders: int) -> Generator[_
     with ray.data.DataContext.current(context):
         places = ray.data.from_items([_place(item) for item in items], override_num_blocks=ceil(len(items) / size))
         tables = places.map_batches(
-            _reader(AT_ONCE),
+            _reader(AT_ONCE, LIMITS.max_bytes),
             batch_size=None,
             batch_format="pyarrow",
             num_cpus=0,  # encoders have reserved all of them, and this hardly computes
@@ -114,14 +120,27 @@ def _blocks(items: Sequence[ImageItem], size: int, encoders: int) -> Generator[_
 
 def _place(item: ImageItem) -> dict[str, Any]:
     """Return where the bytes of an image are; nothing is read of one that could not be used for its size."""
-    place = item.payload
-    if not isinstance(place, Stored) or not 0 < place.size <= LIMITS.max_bytes:
+    uri, path, offset, size = _where(item)
+    odd = any("\ud800" <= letter <= "\udfff" for letter in path)  # a name of arbitrary bytes; tables hold text
+    if odd or not (size == WHOLE or 0 < size <= LIMITS.max_bytes):
         return {"uri": "", "path": "", "offset": 0, "size": 0}
-    return {"uri": place.uri, "path": place.path, "offset": place.offset, "size": place.size}
+    return {"uri": uri, "path": path, "offset": offset, "size": size}
 
 
-def _reader(at_once: int) -> Callable[[pyarrow.Table], pyarrow.Table]:
-    """Return what reads a chunk.
+def _where(item: ImageItem) -> tuple[str, str, int, int]:
+    """Return file system, path, offset and size; of what lies in memory, or in a file without a name, a size of 0."""
+    place = item.payload
+    if isinstance(place, Stored):
+        return place.uri, place.path, place.offset, place.size
+    if isinstance(place, Member) and isinstance(place.archive, Path):
+        return LOCAL, place.archive.absolute().as_posix(), place.offset, place.size
+    if isinstance(place, Path):
+        return LOCAL, place.absolute().as_posix(), 0, WHOLE
+    return "", "", 0, 0
+
+
+def _reader(at_once: int, most: int) -> Callable[[pyarrow.Table], pyarrow.Table]:
+    """Return what reads a chunk; of a whole file ``most`` bytes.
 
     It is a function inside a function, so that Ray sends its code: processes that only read need not import us, and
     torch with us.
@@ -141,11 +160,16 @@ def _reader(at_once: int) -> Callable[[pyarrow.Table], pyarrow.Table]:
             if not place["uri"]:
                 return None
             try:
-                with opened(place["uri"]).open_input_file(place["path"]) as file:
-                    data = file.read_at(place["size"], place["offset"])
+                files, size = opened(place["uri"]), place["size"]
+                if size < 0:  # of what is no file, such as a pipe, the size is None
+                    size = files.get_file_info(place["path"]).size or 0
+                if not 0 < size <= most:
+                    return None
+                with files.open_input_file(place["path"]) as file:
+                    data = file.read_at(size, place["offset"])
             except (OSError, ValueError, pyarrow.ArrowException):  # the encoder tries itself, and says what is wrong
                 return None
-            return data if len(data) == place["size"] else None
+            return data if len(data) == size else None
 
         with ThreadPoolExecutor(at_once) as pool:
             return pyarrow.table({column: pyarrow.array(pool.map(one, places.to_pylist()), pyarrow.large_binary())})

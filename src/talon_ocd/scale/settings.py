@@ -10,6 +10,8 @@ from talon_ocd.errors import ConfigError, nearest
 
 Mode = Literal["exact", "async"]
 MODES = ("exact", "async")
+MOST_RETRIES = 20
+"""Times that a piece of work is tried again when the process that did it dies."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class RaySettings:
     """Threads that torch uses in an encoder, and in the owner."""
     least_encoders: int | None = None
     """A service runs so many while little comes, and up to ``encoders`` under load; ``None``: always ``encoders``."""
+    read_ahead: bool = False
+    """Let Ray Data read files ahead of the encoders, as it reads object stores: for disks that answer late."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -22,6 +22,7 @@ from talon_ocd.images import ImageItem, ImageSource, Skipped, display
 from talon_ocd.images.decode import Limits, check_bytes
 from talon_ocd.images.folders import is_hidden, is_image_name
 from talon_ocd.images.items import natural
+from talon_ocd.images.tars import TWICE, refusal, visible
 
 SHARD = ".tar"
 AT_ONCE = 8
@@ -102,6 +103,24 @@ def stored(uri: str) -> ImageSource:
     return ImageSource(uri, listing.items, listing.skipped, listing.ignored)
 
 
+@dataclass
+class _Shard:
+    """Offset and size of the images of a shard, by name, and what was left out of it, with reasons."""
+
+    images: dict[str, tuple[int, int]] = field(default_factory=dict)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    ignored: int = 0
+
+    def take(self, name: PurePosixPath, member: tarfile.TarInfo) -> None:
+        if not is_image_name(name.name):
+            self.ignored += 1
+        elif reason := refusal(name, member):
+            self.left_out.append((str(name), reason))
+        else:
+            self.left_out += [(str(name), TWICE)] if str(name) in self.images else []
+            self.images[str(name)] = member.offset_data, member.size
+
+
 class _Listing:
     """What was found below an address."""
 
@@ -127,23 +146,26 @@ class _Listing:
             else:
                 self.ignored += 1
 
-    def _members(self, info: FileInfo) -> list[tuple[str, int, int]] | str:
-        """Return name, offset and size of the images of a shard, or why it can't be read."""
+    def _members(self, info: FileInfo) -> _Shard:
+        """List the images of a shard, by the rules of archives that are files here."""
+        shard = _Shard()
         try:
             with (
                 _file_system(_with(f"{self._store}/", self._query)).open_input_file(info.path) as file,
                 tarfile.open(fileobj=file, mode="r:") as archive,
             ):
-                plain = [member for member in archive if member.isreg() and is_image_name(member.name)]
-                return [(member.name.removeprefix("./"), member.offset_data, member.size) for member in plain]
+                for name, member in visible(archive):
+                    shard.take(name, member)
         except (*_FAILURES, tarfile.TarError) as error:
-            return f"can't be read as .tar ({error}); pack it again."
+            shard.left_out.append(("", f"can't be read as .tar ({error}); pack it again."))
+        return shard
 
-    def _take_shard(self, name: str, info: FileInfo, members: list[tuple[str, int, int]] | str) -> None:
-        if isinstance(members, str):
-            self.skipped.append(Skipped(display(f"{self._uri}/{name}"), members))
-            return
-        for member, offset, size in members:
+    def _take_shard(self, name: str, info: FileInfo, shard: _Shard) -> None:
+        """Take the images of a shard by path, as those of a folder: an order that packing can't change."""
+        for member, reason in shard.left_out:
+            self.skipped.append(Skipped(display(f"{self._uri}/{name}/{member}".rstrip("/")), reason))
+        self.ignored += shard.ignored
+        for member, (offset, size) in sorted(shard.images.items(), key=lambda pair: natural(pair[0])):
             place = Stored(self._store, info.path, offset, size, self._query)
             self._add(f"{name}/{member}", f"{_key(info)}|{display(member)}", place, member)
 

@@ -28,11 +28,9 @@ from talon_ocd.scale.connection import connected
 from talon_ocd.scale.encoder import Encoder
 from talon_ocd.scale.flow import Flow
 from talon_ocd.scale.owner import Opened, Owner
-from talon_ocd.scale.rates import Rates
-from talon_ocd.scale.settings import RaySettings
+from talon_ocd.scale.rates import OWNER, Rates
+from talon_ocd.scale.settings import MOST_RETRIES, RaySettings
 
-MOST_RETRIES = 20
-"""Times that a piece of work is tried again when the process that did it dies."""
 MOST_OWNERS = 100
 """Times that an owner with a folder is started again; one that dies of its folder must come to an end."""
 LONGEST_START = 300.0
@@ -155,9 +153,12 @@ class RayStream:
             for warning in self.opened.warnings:
                 warnings.warn(warning, stacklevel=4)
             wanted = settings.wanted(self.opened.adapt, lasting=folder is not None)
-            _wait_for(ready)
+            lives = _wait_for(ready)
         self.rates = Rates(number)
-        self._flow = Flow(self.encoders, self.owner, self.opened, wanted, self.rates)
+        self.rates.begun(self.opened.life, OWNER)
+        for actor, life in enumerate(lives):
+            self.rates.begun(life, actor)
+        self._flow = Flow(self.encoders, self.owner, self.opened, wanted, self.rates, settings.read_ahead)
         if self.folder is not None:
             self.journal = Journal(self.folder)
             self._open.callback(self.journal.close)
@@ -218,8 +219,8 @@ class RayStream:
         )
 
 
-def _wait_for(ready: Sequence[Any]) -> None:
-    """Wait until all encoders have loaded the model."""
+def _wait_for(ready: Sequence[Any]) -> list[str]:
+    """Wait until all encoders have loaded the model; returns the life of each."""
     started, waiting = ray.wait(list(ready), num_returns=len(ready), timeout=LONGEST_START)
     ray.get(started)
     if waiting:
@@ -227,3 +228,5 @@ def _wait_for(ready: Sequence[Any]) -> None:
             f"{len(started)} of {len(ready)} encoders could start within {LONGEST_START:g} s; do others hold the CPUs "
             "or GPUs of this Ray? Give fewer --encoders, or wait for them."
         )
+    lives: list[str] = ray.get(list(ready))
+    return lives
