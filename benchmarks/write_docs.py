@@ -7,12 +7,14 @@ Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote t
     <!-- sweep METHOD,METHOD --> ... <!-- end -->         the same with swept settings
     <!-- streams --> ... <!-- end -->                     rows of ``streams-*.json``: other data, shares and orders
     <!-- scale NAME --> ... <!-- end -->                  costs and simulations of ``scale_tables.py``
+    <!-- representation --> ... <!-- end -->              rows of ``representation-*.json``: trainings of the head
 
 ``--check`` writes nothing and fails if a page does not hold what it should.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -24,7 +26,7 @@ from talon_ocd.evaluation.tables import make_table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"<!-- (table|measured|sweep|streams|scale)([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (table|measured|sweep|streams|scale|representation)([^>]*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
@@ -85,6 +87,23 @@ def streams(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def representation() -> str:
+    """Return a table of trainings of the head: mean average precision on new classes, and two measures beside it."""
+    columns = (
+        "| data set | training | head alone | beside the others | with its texture | known right | known above new |"
+    )
+    lines = [columns, "|---|---|---|---|---|---|---|"]
+    for file in sorted(RESULTS.glob("representation-*.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        rows = {(row["variant"], row["parts"]): row for row in content["rows"]}
+        for variant in dict.fromkeys(row["variant"] for row in content["rows"]):
+            beside = rows[variant, "beside"]
+            found = [rows[variant, part]["precision"] for part in ("alone", "beside", "both")]
+            cells = [f"{100 * value:.1f}" for value in (*found, beside["known"], beside["apart"])]
+            lines.append(f"| {content['dataset']} | {variant} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def percent(group: Group, *names: str) -> str:
     """Return mean ± standard deviation in percent."""
     found = group.spread(*names)
@@ -103,6 +122,8 @@ def filled(text: str, rows: list[Row]) -> str:
             content = streams(read_rows(files).rows if files else [])
         elif kind == "scale":
             content = scale_table(words[0])
+        elif kind == "representation":
+            content = representation()
         elif kind in ("measured", "sweep"):
             content = measured(words[0].split(","), rows, swept=kind == "sweep")
         else:
