@@ -4,7 +4,7 @@
 
 Features are made up (clusters on a sphere, new ones arriving all the time, most of them small), because a million
 images would take hours; everything after the encoder is real: evidence rule, second thoughts, journal, snapshots,
-retirement, tidying. Thumbnails are written for every image as well.
+retirement, tidying. Features have no pictures, so there are no thumbnails.
 """
 
 from __future__ import annotations
