@@ -186,6 +186,11 @@ class Page:
 
     # What must not be
 
+    def forget(self) -> None:
+        """Forget requests and complaints of the test before: not every one looks at all that it provoked."""
+        for kind in ("performance", "browser"):
+            self._log(kind)
+
     def console_errors(self) -> list[str]:
         """Return what the console complains of, without what the test provokes."""
         lines = [entry["message"] for entry in self._log("browser") if entry["level"] in ("SEVERE", "WARNING")]

@@ -35,7 +35,7 @@ def served(fitted: Talon, tmp_path: Path) -> Iterator[Running]:
 def page(chromium: webdriver.Chrome, served: Running) -> Iterator[Page]:
     """The page, opened; afterwards the console must have nothing to complain of."""
     page = Page(chromium, served)
-    page.hosts()  # those of the test before
+    page.forget()
     page.open()
     page.script("localStorage.clear()")
     yield page
