@@ -167,7 +167,7 @@ class Study:
             views, labels, weights = mixed(views, labels, weights, seed)
         names = self.backbone.head_parameter_names(offline.trainable)
         train_head(head.trained, names, views, labels, weights, offline, seed)
-        head.learn_texture(_some(labelled.outputs))
+        head.learn_textures(_some(labelled.outputs))
         head.centre(*(encode(part, labelled.outputs) for part in head.heads))
         return head
 

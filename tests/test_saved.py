@@ -66,7 +66,10 @@ def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make
 
 
 def test_models_from_before_answers_counted_less_answer_as_they_did(tmp_path: Path) -> None:
-    then: dict[str, Any] = {"concentration": "known", "answer_weight": 1.0, "share_prior": 50.0, "newest": 0}
+    then: dict[str, Any] = {
+        "concentration": "known", "answer_weight": 1.0, "share_prior": 50.0, "newest": 0, "regroup": 0,
+        "least_share": 0.1, "share_weight": 3.5,
+    }  # fmt: skip
     talon = tiny.tiny_talon(**then)
     talon.fit(tiny.labelled())
     talon.save_pretrained(tmp_path)
@@ -82,19 +85,24 @@ def test_models_from_before_answers_counted_less_answer_as_they_did(tmp_path: Pa
     expected = [decision.category for decision in talon.stream().run(tiny.incoming(40))]
     assert [decision.category for decision in loaded.stream().run(tiny.incoming(40))] == expected
     digest = talon.fingerprint()
-    for change in ({"concentration": "auto"}, {"answer_weight": 0.5}, {"share_prior": 20.0}, {"newest": 8}):
+    for change in (
+        {"concentration": "auto"}, {"answer_weight": 0.5}, {"share_prior": 20.0}, {"newest": 8}, {"regroup": 8},
+        {"least_share": 0.2}, {"share_weight": 4.0},
+    ):  # fmt: skip
         talon.config = loaded.config.override(**change)
         assert talon.fingerprint() != digest
 
 
 def test_models_from_before_texture_and_the_weight_of_the_prior_answer_as_they_did(tmp_path: Path) -> None:
-    talon = tiny.tiny_talon(epochs=0, texture=0, prior_weight=1.0, learn_share=False, concentration=50.0)
+    prior: dict[str, Any] = {"prior_weight": 1.0, "share_weight": 1.0}
+    talon = tiny.tiny_talon(epochs=0, texture=0, **prior, learn_share=False, concentration=50.0)
     talon.fit(tiny.labelled())
     talon.save_pretrained(tmp_path)
 
     def as_before(facts: dict[str, Any]) -> None:
         facts["config"]["offline"].pop("texture")
-        facts["config"]["evidence"].pop("prior_weight")
+        for name in prior:
+            facts["config"]["evidence"].pop(name)
         facts["config"]["evidence"].pop("learn_share")
         facts["config"]["evidence"].pop("smoothing_classes")
         facts["config"]["evidence"]["smoothing"] = 0.5

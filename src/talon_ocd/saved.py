@@ -49,6 +49,7 @@ class SavedModel:
 
 BEFORE_IT_COULD_BE_SET: dict[str, Any] = {
     "prior_weight": 1.0, "learn_share": False, "share_prior": 50.0, "answer_weight": 1.0, "newest": 0,
+    "regroup": 0, "least_share": 0.1,
 }  # fmt: skip
 """Settings of the evidence rule that came later, at what they were then: older models answer as they did."""
 
@@ -153,7 +154,7 @@ def read_model(folder: Path) -> SavedModel:
 def _completed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of a model, those that came later at what they were when nobody could set them."""
     later: dict[str, dict[str, Any]] = {
-        "offline": {"texture": 0, "trained_weight": 1.0},
+        "offline": {"texture": 0, "trained_texture": False, "trained_weight": 1.0},
         "evidence": BEFORE_IT_COULD_BE_SET,
     }
     completed = {part: {**values, **config.get(part, {})} for part, values in later.items()}
@@ -162,6 +163,7 @@ def _completed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         and completed["evidence"].get("concentration", "auto") == "auto"
     ):
         completed["evidence"]["concentration"] = "known"  # what it meant then
+    completed["evidence"].setdefault("share_weight", completed["evidence"]["prior_weight"])  # there was one for both
     completed["evidence"].pop("smoothing", None)  # of ψ, which was estimated when the model was fitted
     return {**config, **completed}
 

@@ -235,6 +235,8 @@ class Talon:
         for name, earlier in BEFORE_IT_COULD_BE_SET.items():
             if settings["evidence"][name] == earlier:
                 del settings["evidence"][name]
+        if settings["evidence"]["share_weight"] == self.config.evidence.prior_weight:
+            del settings["evidence"]["share_weight"]  # there was one weight for both
         renamed = {"known": "auto", "auto": "by share"}  # what is called known now was called auto then
         concentration = settings["evidence"]["concentration"]
         settings["evidence"]["concentration"] = renamed.get(concentration, concentration)
@@ -304,7 +306,9 @@ class Talon:
 
 def prepared(backbone: Backbone, config: OfflineConfig) -> Backbone:
     """Return the encoder that will be trained: with pre-trained head and texture beside it, if the settings say so."""
-    return paired(backbone, config.epochs > 0, config.texture) if config.keep_pretrained else backbone
+    if not config.keep_pretrained:
+        return backbone
+    return paired(backbone, config.epochs > 0, config.texture, config.trained_texture)
 
 
 def cache_for(backbone: Backbone, config: TalonConfig, directory: Path | None = None) -> TrunkCache:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from talon_ocd import Talon
 from talon_ocd.backbones import EfficientNetLite0, Paired, TinyViT, backbone_from_architecture, paired
+from talon_ocd.backbones.efficientnet_lite import LiteHead
 from talon_ocd.backbones.texture import Texture
 from tests import tiny
 from tests.backbones import contract
@@ -87,19 +88,41 @@ def test_fewer_places_than_directions_give_the_same_alone_and_together(places: i
     torch.testing.assert_close(nudged, rows, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("trained", [True, False])
-def test_contract_of_an_encoder_with_texture(trained: bool) -> None:
+@pytest.mark.parametrize(("trained", "both"), [(True, True), (True, False), (False, True), (False, False)])
+def test_contract_of_an_encoder_with_texture(trained: bool, both: bool) -> None:
     base = EfficientNetLite0(image_size=64)
-    backbone = Paired(base, trained, RANK)
+    backbone = Paired(base, trained, RANK, both)
     hidden = base.trunk(contract.pixels_for(base, 6))
-    backbone.head.learn_texture(hidden)
-    assert backbone.feature_size == (1 + trained) * base.feature_size + RANK * (RANK + 1) // 2
+    backbone.head.learn_textures(hidden)
+    textures = 1 + (trained and both)
+    assert backbone.feature_size == (1 + trained) * base.feature_size + textures * RANK * (RANK + 1) // 2
     contract.check_shapes(backbone)
     contract.check_scopes(backbone)
     contract.check_round_trip(backbone)
     moves = backbone.head_parameter_names("norms")
     assert all(name.startswith("second." if trained else "first.") for name in moves)
-    torch.testing.assert_close(backbone.head(hidden).norm(dim=1) ** 2, torch.full((6,), 2.0 + trained))
+    torch.testing.assert_close(backbone.head(hidden).norm(dim=1) ** 2, torch.full((6,), 1.0 + trained + textures))
+
+
+def test_the_trained_head_has_a_texture_of_its_own_with_the_length_of_its_part() -> None:
+    base = EfficientNetLite0(image_size=64)
+    head = Paired(base, True, RANK, trained_texture=True).head
+    hidden = base.trunk(contract.pixels_for(base, 6))
+    with torch.no_grad():
+        assert isinstance(head.second, LiteHead)
+        head.second.block.project.weight.mul_(torch.linspace(0.5, 2.0, 320).view(-1, 1, 1, 1))  # as if it were trained
+    head.learn_textures(hidden)
+    head.weight.fill_(0.5)
+    own = Texture(320, RANK)
+    own.learn(head.second.describe(hidden)[1])
+    size, rows = own.size, head(hidden)
+    torch.testing.assert_close(rows[:, -size:], 0.5 * own(head.second.describe(hidden)[1]))
+    assert not torch.allclose(rows[:, -size:], 0.5 * rows[:, -2 * size : -size], atol=0.01)
+    wide = head.feature_size
+    head.drop_second()
+    assert head.feature_size == 1280 + size and head(hidden).shape == (6, 1280 + size)
+    head.add_second()
+    assert head.feature_size == wide and head.second_texture is not None
 
 
 def test_parts_are_those_that_are_wanted_and_there() -> None:
@@ -133,7 +156,7 @@ def test_a_model_with_texture_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_a_guard_judges_an_encoder_with_texture_which_stays_as_it_is() -> None:
-    talon = fitted_with_texture(epochs=1, adapt_every=16, **{"guard.images": 32})
+    talon = fitted_with_texture(epochs=1, adapt_every=16, trained_texture=False, **{"guard.images": 32})
     stream = talon.stream(adapt="prototypes,encoder")
     assert stream.guard is not None
     hidden = talon.backbone.trunk(contract.pixels_for(talon.backbone, 4))

@@ -65,7 +65,8 @@ def test_a_restart_goes_on_with_the_same_index(adapt: str, snapshot: bool, tmp_p
 
 def test_streams_from_before_there_was_an_index_go_on() -> None:
     talon, own = fitted(), fitted().config
-    settings = own.override(concentration="known", answer_weight=1.0, share_prior=50.0, newest=0)
+    later = {"answer_weight": 1.0, "share_prior": 50.0, "newest": 0, "regroup": 0, "least_share": 0.1}
+    settings = own.override(concentration="known", share_weight=own.evidence.prior_weight, **later)
     head = talon.backbone.head
     assert isinstance(head, PairedHead)
     weight = float(head.weight)
@@ -78,7 +79,7 @@ def test_streams_from_before_there_was_an_index_go_on() -> None:
         }
         del facts["online"]["index_above"], facts["online"]["half_precision"], facts["evidence"]["smoothing_classes"]
         facts["evidence"]["smoothing"] = 0.5
-        for name in ("answer_weight", "share_prior", "newest"):
+        for name in (*later, "share_weight"):
             del facts["evidence"][name]
         facts["evidence"]["concentration"] = "auto"  # as it was called
         assert talon.evidence is not None

@@ -291,7 +291,7 @@ def test_a_stream_learns_how_common_known_classes_are() -> None:
     assert calm.discovered == 0 and lively.discovered == 200
     assert calm.look(doubtful, NOTHING).ids.tolist() == [0] != lively.look(doubtful, NOTHING).ids.tolist()
     unlearned = odds(after(known, learn_share=False))
-    assert odds(calm) - unlearned == pytest.approx(4.0 * log(0.9 / 0.1))  # 10 of 220: the least share
+    assert odds(calm) - unlearned == pytest.approx(4.5 * log(0.95 / 0.05))  # 10 of 220: the least share
     again = plain_rule([50.0], [EAST])
     again.load_state_dict(calm.state_dict())
     assert odds(again) == odds(calm)

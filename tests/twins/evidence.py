@@ -60,7 +60,9 @@ class SlowEvidence:
     tail: float
     offset: float = 0.0
     concentration: float | None = None
-    prior_weight: float = 4.0
+    prior_weight: float = 3.5
+    share_weight: float = 4.5
+    least_share: float = 0.05
     learn_share: bool = True
     share_prior: float = 20.0
     answer_weight: float = 0.25
@@ -99,14 +101,14 @@ class SlowEvidence:
         """What known classes have ahead of discovered categories: the stream's own answers say how common they are."""
         if not self.learn_share:
             return 0.0
-        return self.prior_weight * (math.log(1 - self.share) - math.log(self.share))
+        return self.share_weight * (math.log(1 - self.share) - math.log(self.share))
 
     @property
     def share(self) -> float:
         """Of the stream that is of no known class, by its answers so far."""
         others = sum(answer >= len(self.labelled) for answer in self.answers)
         share = (self.share_prior / 2 + others) / (self.share_prior + len(self.answers))
-        return min(max(share, 0.1), 0.9)
+        return min(max(share, self.least_share), 1.0 - self.least_share)
 
     def odds(self, x: Vector, members: list[Member]) -> float:
         """Evidence for a category against a new one; the posterior of its mean in terms of precisions."""

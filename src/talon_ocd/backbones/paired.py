@@ -1,7 +1,7 @@
 """An encoder whose features have several parts, side by side (layer: backbones).
 
 Training on known classes moves features that new classes would need. So the pre-trained head stays beside the one that
-is trained: what the first sees of anything, and what the second sees of the known. The third part is texture.
+is trained: what the first sees of anything, and what the second sees of the known. The other parts are their textures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class PairedHead(nn.Module):
         first: the pre-trained head; it never moves, unless it is the only one.
         second: the head that training and adaptation move; ``None`` if there is no training, or if it would not pay.
         texture: how local features of the first head vary together; ``None`` if it is not wanted.
-        weight: length of the second head's part ``()``; all others have length 1.
+        second_texture: the same of the second head; ``None`` if there is no such head or it is not wanted.
+        weight: length of the second head's parts ``()``; all others have length 1.
         centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``centre`` sets it.
     """
 
@@ -37,19 +38,25 @@ class PairedHead(nn.Module):
     weight: Tensor
 
     def __init__(
-        self, head: nn.Module, feature_size: int, trained: bool = True, texture: Texture | None = None
+        self,
+        head: nn.Module,
+        feature_size: int,
+        trained: bool = True,
+        texture: Texture | None = None,
+        trained_texture: bool = False,
     ) -> None:
         super().__init__()
         self.first = copy.deepcopy(head)
         self.second = copy.deepcopy(head) if trained else None
-        self.texture = texture
+        self.texture, self._wants_second_texture = texture, trained_texture and texture is not None
+        self.second_texture = copy.deepcopy(texture) if trained and self._wants_second_texture else None
         self.register_buffer("centres", torch.zeros(1 + trained, feature_size))
         self.register_buffer("weight", torch.tensor(1.0))
 
     @property
     def feature_size(self) -> int:
         """D, of all parts together."""
-        return self.centres.numel() + (0 if self.texture is None else self.texture.size)
+        return self.centres.numel() + sum(texture.size for texture in self.textures)
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -61,29 +68,37 @@ class PairedHead(nn.Module):
         """The head that may move."""
         return self.heads[-1]
 
+    @property
+    def textures(self) -> list[Texture]:
+        """Those that are wanted, in the order of the heads."""
+        return [texture for texture in (self.texture, self.second_texture) if texture is not None]
+
     def add_second(self) -> None:
         """Put a second head beside the first, if there is none, for a training to move."""
         if self.second is None:
             self.second, self.centres = copy.deepcopy(self.first), self.centres.repeat(2, 1)
+            self.second_texture = copy.deepcopy(self.texture) if self._wants_second_texture else None
 
     def drop_second(self) -> None:
         """Go on without the second head: untrained it would only be the first one once more."""
-        self.second, self.centres = None, self.centres[:1].clone()
+        self.second, self.second_texture, self.centres = None, None, self.centres[:1].clone()
         self.weight.fill_(1.0)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Encode with all parts."""
-        first, texture = self._first(hidden)
-        parts = [self._centred(first, 0)]
+        first, texture = _seen(self.first, self.texture, hidden)
+        parts, textures = [self._centred(first, 0)], [texture]
         if self.second is not None:
-            parts.append(self.weight * self._centred(self.second(hidden), 1))
-        return torch.cat(parts if texture is None else [*parts, texture], dim=1)
+            second, texture = _seen(self.second, self.second_texture, hidden)
+            parts.append(self.weight * self._centred(second, 1))
+            textures.append(None if texture is None else self.weight * texture)
+        return torch.cat([*parts, *(texture for texture in textures if texture is not None)], dim=1)
 
-    def learn_texture(self, hidden: Tensor) -> None:
+    def learn_textures(self, hidden: Tensor) -> None:
         """Learn from trunk outputs ``(N, *hidden_shape)`` of labelled images which local features vary most."""
-        assert self.texture is not None
         with torch.no_grad():
-            self.texture.learn(torch.cat([_described(self.first, part)[1] for part in hidden.split(AT_ONCE)]))
+            for texture, head in zip(self.textures, self.heads, strict=False):
+                texture.learn(torch.cat([_described(head, part)[1] for part in hidden.split(AT_ONCE)]))
 
     def centre(self, *features: Tensor) -> None:
         """Centre on the unit features ``(N, feature_size)`` that each of the heads gives of the labelled images."""
@@ -103,13 +118,6 @@ class PairedHead(nn.Module):
         """Return unit rows ``(B, feature_size)`` of what a head sees, without what it sees of all images."""
         return F.normalize(F.normalize(raw.float(), dim=1) - self.centres[head], dim=1)
 
-    def _first(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return what the pre-trained head sees, and texture: the block before both runs once."""
-        if self.texture is None:
-            return self.first(hidden), None
-        features, local = _described(self.first, hidden)
-        return features, self.texture(local.detach())  # roots of eigenvalues near 0 have no gradient to speak of
-
 
 class Paired(Backbone):
     """A backbone with a ``PairedHead``; trunk and preprocessing are those of ``base``, which stays as it is.
@@ -118,17 +126,19 @@ class Paired(Backbone):
         base: the encoder with its pre-trained head.
         trained: whether there is a second head, to be trained.
         texture: directions of local features whose covariance is a part of the feature; 0: none.
+        trained_texture: whether the second head has a texture of its own, if there is one at all.
     """
 
     head: PairedHead
 
-    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0) -> None:
+    def __init__(self, base: Backbone, trained: bool = True, texture: int = 0, trained_texture: bool = False) -> None:
         super().__init__()
         self._base = (base,)  # in a tuple: its parameters are not ours
         self.family, self.name = base.family, base.name
         self.preprocessing, self.hidden_shape = base.preprocessing, base.hidden_shape
         part = Texture(base.local_size, texture) if texture else None
-        self.trunk, self.head = base.trunk, PairedHead(base.head, base.feature_size, trained, part)
+        self.trunk = base.trunk
+        self.head = PairedHead(base.head, base.feature_size, trained, part, trained_texture)
         self.finish()
 
     @property
@@ -149,7 +159,9 @@ class Paired(Backbone):
     def architecture(self) -> dict[str, Any]:
         """Return which parts there are, and the base's, one level down."""
         texture = 0 if self.head.texture is None else self.head.texture.directions.shape[1]
-        parts = {"trained": self.head.second is not None, "texture": texture}
+        parts: dict[str, Any] = {"trained": self.head.second is not None, "texture": texture}
+        if self.head.second_texture is not None:
+            parts["trained_texture"] = True
         return {"kind": KIND, "name": self.name, **parts, "base": self.base.architecture()}
 
     @classmethod
@@ -162,14 +174,22 @@ class Paired(Backbone):
         return self.base.trunk_fingerprint()
 
 
-def paired(backbone: Backbone, trained: bool = True, texture: int = 0) -> Backbone:
+def paired(backbone: Backbone, trained: bool = True, texture: int = 0, trained_texture: bool = False) -> Backbone:
     """Return the backbone with all parts that are wanted and that it has; one that has several stays as it is."""
     texture = min(texture, backbone.local_size)
     whole = isinstance(backbone, Paired) or not (trained or texture)
-    return backbone if whole else Paired(backbone, trained, texture)
+    return backbone if whole else Paired(backbone, trained, texture, trained_texture)
 
 
 def _described(head: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Return raw features ``(B, D)`` and the local features ``(B, P, C)`` behind them."""
     features, local = head.describe(hidden)  # type: ignore[operator]  # a backbone with a local_size has it
     return features, local
+
+
+def _seen(head: nn.Module, texture: Texture | None, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return what a head sees, and its texture if there is one: the block before both runs once."""
+    if texture is None:
+        return head(hidden), None
+    features, local = _described(head, hidden)
+    return features, texture(local.detach())  # roots of eigenvalues near 0 have no gradient to speak of

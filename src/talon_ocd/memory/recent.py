@@ -1,8 +1,8 @@
 """Second thoughts about recent images (layer: memory): whose members are they, given all that came since?
 
 Answers are given once and stay. But the categories that later images meet need not be made of early mistakes: the last
-images are kept as coordinates, and now and then each is offered to all categories again, its own one without it. An
-image that is pushed out leaves what it added where it was.
+images are kept as coordinates, and now and then each is offered to all categories again, its own one without it; more
+seldom they are grouped anew altogether. An image that is pushed out leaves what it added where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from talon_ocd.memory.beliefs import ROUNDING, Beliefs, Ints
+from talon_ocd.memory.regroup import carried_over, ward
 from talon_ocd.memory.two_covariance import Floats
 
 BLOCK = 2**21
@@ -54,10 +55,7 @@ class Recent:
         ``hurdle`` is what the evidence must reach against a new category: an image that is alone in its own stays
         unless another one passes it.
         """
-        moves, homes = 0, self._kept("homes")
-        held = np.bincount(homes[homes >= 0], minlength=beliefs.size) * beliefs.weights(np.arange(beliefs.size))
-        short = held > beliefs.counts + ROUNDING
-        homes[(homes >= 0) & short[homes]] = -1  # people took more out than these images put in
+        moves, homes = 0, self._settled_homes(beliefs)
         most = max(PRODUCTS // max(beliefs.size, 1), 1)
         looked_at = slice(-(most if newest is None else max(min(newest, most // 8), 1)), None)
         coordinates, own = self._kept("coordinates")[looked_at], homes[looked_at]
@@ -71,18 +69,42 @@ class Recent:
             moved = found != own
             if not moved.any():
                 break
-            touched = np.unique([own[moved], found[moved]])
-            counts, sums = beliefs.counts[touched], beliefs.sums[touched]
-            for sign, where in ((-1.0, own[moved]), (1.0, found[moved])):
-                weights, place = sign * beliefs.weights(where), np.searchsorted(touched, where)
-                np.add.at(counts, place, weights)
-                np.add.at(sums, place, weights[:, None] * coordinates[moved])
-            counts[counts < ROUNDING] = 0.0
-            sums[counts == 0.0] = 0.0
-            beliefs.put(touched, counts, sums)
+            _move(beliefs, coordinates[moved], own[moved], found[moved])
             own[:] = found
             moves += int(moved.sum())
         return moves
+
+    def regroup(self, beliefs: Beliefs, most: int) -> int:
+        """Group the newest images anew into as many categories as there are; returns how many moved.
+
+        Categories without a member besides these images are given up, and the new groups get their ids; all others
+        take part as they are without these images. ``most`` bounds images and such categories together.
+        """
+        homes = self._settled_homes(beliefs)
+        looked_at = np.flatnonzero(homes >= 0)[-max(most - beliefs.living, 0) :] if most > beliefs.living else homes[:0]
+        coordinates, own = self._kept("coordinates")[looked_at], homes[looked_at]
+        weights, counts, sums = beliefs.weights(own), beliefs.counts.copy(), beliefs.sums.copy()
+        np.add.at(counts, own, -weights)
+        np.add.at(sums, own, -weights[:, None] * coordinates)
+        fixed = np.flatnonzero(counts > ROUNDING)
+        free = np.setdiff1d(own, fixed)
+        if len(free) < 2:
+            return 0
+        # Coordinates that tell classes apart count for what they are: ψ of their variance 1 + ψ comes from classes.
+        scale = np.sqrt(beliefs.model.psi / (1.0 + beliefs.model.psi))
+        points = np.concatenate([sums[fixed] / counts[fixed, None], coordinates]) * scale
+        sizes = np.concatenate([counts[fixed], np.ones(len(own))])
+        groups = ward(points, sizes, len(fixed), len(fixed) + len(free))[len(fixed) :]
+        found = np.empty_like(own)
+        old = groups < len(fixed)
+        found[old] = fixed[groups[old]]
+        _, numbers = np.unique(groups[~old], return_inverse=True)
+        answers = self._kept("answers")[looked_at]
+        found[~old] = carried_over(numbers, answers[~old], free)[numbers]
+        moved = found != own
+        _move(beliefs, coordinates[moved], own[moved], found[moved])
+        homes[looked_at] = found
+        return int(moved.sum())
 
     def keep(self, categories: Ints) -> None:
         """Follow categories ``(L,)``, ascending, that are numbered anew; images of others belong nowhere (-1)."""
@@ -118,6 +140,14 @@ class Recent:
         self._length, self.pushed_out = 0, int(state["pushed_out"])
         self._add(*(state[name].numpy() for name in _PARTS))
 
+    def _settled_homes(self, beliefs: Beliefs) -> Ints:
+        """Return a view of where images belong ``(N,)``, none of them where people left less than that puts there."""
+        homes: Ints = self._kept("homes")
+        held = np.bincount(homes[homes >= 0], minlength=beliefs.size) * beliefs.weights(np.arange(beliefs.size))
+        short = held > beliefs.counts + ROUNDING
+        homes[(homes >= 0) & short[homes]] = -1
+        return homes
+
     def _kept(self, name: str) -> np.ndarray:
         return self._storage[name][self._first : self._first + self._length]
 
@@ -129,13 +159,13 @@ class Recent:
         self._first, self._length = self._first + leaving, self._length - leaving
         self.pushed_out += leaving + arriving - kept
         if self._first + self._length + kept > len(self._storage["answers"]):
-            self._move(min(2 * max(self._length + kept, 64), 2 * self.capacity))
+            self._make_room(min(2 * max(self._length + kept, 64), 2 * self.capacity))
         end = self._first + self._length
         for name, part in zip(_PARTS, parts, strict=True):
             self._storage[name][end : end + kept] = part[arriving - kept :]
         self._length += kept
 
-    def _move(self, room: int) -> None:
+    def _make_room(self, room: int) -> None:
         """Move the kept images to the beginning of a storage with this much room."""
         for name in _PARTS:
             kept = self._kept(name)
@@ -143,6 +173,19 @@ class Recent:
             new[: len(kept)] = kept
             self._storage[name] = new
         self._first = 0
+
+
+def _move(beliefs: Beliefs, coordinates: Floats, away: Ints, to: Ints) -> None:
+    """Move images ``(N, d)`` from categories ``(N,)`` to others ``(N,)``."""
+    touched = np.unique([away, to])
+    counts, sums = beliefs.counts[touched], beliefs.sums[touched]
+    for sign, where in ((-1.0, away), (1.0, to)):
+        weights, place = sign * beliefs.weights(where), np.searchsorted(touched, where)
+        np.add.at(counts, place, weights)
+        np.add.at(sums, place, weights[:, None] * coordinates)
+    counts[counts < ROUNDING] = 0.0
+    sums[counts == 0.0] = 0.0
+    beliefs.put(touched, counts, sums)
 
 
 def _one_way(own: Ints, found: Ints, counts: Floats) -> Ints:

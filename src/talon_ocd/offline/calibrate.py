@@ -6,7 +6,8 @@ Some known classes are held out of training altogether and play the part of new 
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
 nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is the middle
-one. Nothing but the labelled set is looked at, and the number of new classes is never used.
+one, as a rule, and only the second half of a rehearsal counts: a real stream has its beginning behind it soon. Nothing
+but the labelled set is looked at, and the number of new classes is never used.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.metrics import strict_accuracy
 from talon_ocd.offline.distributed import ALONE, Processes
-from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, unseen_residuals
+from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, settled, unseen_residuals
 from talon_ocd.offline.features import class_means
 from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
 from talon_ocd.progress import SILENT, Progress
@@ -37,6 +38,8 @@ ENOUGH = 0.99
 """Categories found over present from which on they count as enough, as a mean over rehearsals."""
 OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
+WIDEST = 1.5
+"""Nats by which the chosen offset is above the lowest good one at most: a wider top says nothing, and each opens more."""
 ORDERS = 4
 """Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
 
@@ -77,7 +80,7 @@ class Rehearsed:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one candidate reached, as means over rounds and orders."""
+    """What one candidate reached, as means over rounds and orders; by evidence, in the second half of its streams."""
 
     epochs: int
     """Of training; 0 is the pre-trained encoder."""
@@ -168,7 +171,7 @@ def calibrate(
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
     trials: list[Trial] = []
     residuals: dict[int, Floats] = {}
-    evidence = settings.evidence if by_evidence else None
+    evidence = settled(settings.evidence, len(labels)) if by_evidence else None
     for epochs, encode_fold in encoders.items():
         rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
         grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
@@ -196,9 +199,10 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def plateau(trials: Sequence[Trial]) -> Trial:
-    """Return the middle of the offsets whose accuracy is within one standard error of the best.
+    """Return the middle of the offsets whose accuracy is within one standard error of the best, or a lower one.
 
-    Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges.
+    Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges. If
+    the top is wide, it is nearer to the lower edge, because larger offsets open more categories.
     Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
     everything joins known classes, which few new images can make look fair. More training must pay: see ``pays``.
     """
@@ -208,7 +212,7 @@ def plateau(trials: Sequence[Trial]) -> Trial:
         best = max(own, key=lambda trial: trial.strict_all)
         good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
         good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
-        offset = (good[0].threshold + good[-1].threshold) / 2
+        offset = min((good[0].threshold + good[-1].threshold) / 2, good[0].threshold + WIDEST)
         offsets = [trial.threshold for trial in own]
         names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
@@ -297,5 +301,6 @@ def _score(fold: Rehearsed, order: Indices, settings: TalonConfig, threshold: fl
         discovery = FeatureStream(memory, settings.online, rule=rule)
     ids = np.array([decision.category for decision in discovery.observe_many(fold.stream[order])])
     truth = fold.truth.numpy()[order]
-    accuracy = strict_accuracy(truth, ids, fold.known)
+    scored = slice(0 if fold.evidence is None else len(ids) // 2, None)
+    accuracy = strict_accuracy(truth[scored], ids[scored], fold.known)
     return [accuracy.all, accuracy.old, accuracy.new, len(np.unique(ids)) / len(np.unique(truth))]

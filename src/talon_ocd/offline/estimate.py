@@ -27,6 +27,8 @@ FOLDS = 4
 LEAST_PSI = 1e-3
 WINDOW = 9
 """Neighbouring coordinates whose held-out variances are averaged."""
+IMAGES_PER_DIRECTION, LEAST_DIRECTIONS, MOST_DIRECTIONS = 4, 32, 384
+"""Labelled images for each principal direction, and how many of them there are at least and at most."""
 LEAST_UNSEEN = 30
 """Unseen images below which their spread is not believed."""
 HEAVIEST, LIGHTEST = 4.0, 1000.0
@@ -46,6 +48,16 @@ class Basis:
         return _unit(features - self.centre) @ self.transform
 
 
+def settled(config: EvidenceConfig, images: int) -> EvidenceConfig:
+    """Return settings that say how many directions are looked at if so many images are labelled.
+
+    Rehearsals look at as many as the model that they are for, with fewer images: α is a matter of all coordinates.
+    """
+    if not isinstance(config.dimensions, str):
+        return config
+    return replace(config, dimensions=min(max(images // IMAGES_PER_DIRECTION, LEAST_DIRECTIONS), MOST_DIRECTIONS))
+
+
 def can_estimate(labels: Tensor) -> bool:
     """Are there two classes, and a class of two images? Less says nothing about spread."""
     return _show_spread(labels.numpy())
@@ -53,6 +65,7 @@ def can_estimate(labels: Tensor) -> bool:
 
 def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Evidence:
     """Estimate the model from unit features ``(N, D)`` of classes 0 .. C-1 ``(N,)``."""
+    config = settled(config, len(features))
     rows, classes = features.detach().numpy().astype(np.float64), labels.numpy()
     basis = discriminant_basis(rows, classes, config)
     residuals = held_out_residuals(rows, classes, config)
@@ -73,6 +86,7 @@ def discriminant_basis(features: Floats, labels: Ints, config: EvidenceConfig) -
     names, position, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     centre = _class_means(features, position, sizes).mean(axis=0)  # of classes: new ones don't lie around a large one
     rows = _unit(features - centre)
+    assert not isinstance(config.dimensions, str)
     projection = _principal(rows, min(config.dimensions, features.shape[1], len(features) - 1))
     rows = rows @ projection
     means = _class_means(rows, position, sizes)

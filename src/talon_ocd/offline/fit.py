@@ -170,11 +170,11 @@ class Fitting:
     def _learn_parts(self, head: nn.Module, index: Tensor) -> None:
         """Learn from labelled images ``index`` ``(N,)`` what the parts of a paired head need besides training."""
         if isinstance(head, PairedHead):
-            if head.texture is not None:
+            if head.textures:
                 some = index[torch.arange(0, len(index), -(-len(index) // TEXTURE_IMAGES))]
                 outputs = self.outputs
                 hidden = outputs.take(some) if self.share is None else self.share.take(outputs, some)
-                self.processes.learn_once(head.texture, partial(head.learn_texture, hidden))
+                self.processes.learn_once(nn.ModuleList(head.textures), partial(head.learn_textures, hidden))
             head.centre(*(self._encode(part, index) for part in head.heads))
 
     def _evidence(self, features: Tensor, offset: float, residuals: Floats, report: dict[str, Any]) -> Evidence:

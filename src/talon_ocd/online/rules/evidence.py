@@ -2,14 +2,14 @@
 
 An image joins category k when
 
-    log p(x | k) - log p(x | new) >= α + log K + κ log θ / (θ + t) + [k is known] κ log π / (1 - π)
+    log p(x | k) - log p(x | new) >= α + log K + κ log θ / (θ + t) + [k is known] λ log π / (1 - π)
 
 that is when it is likelier to be of category k than of a new one, if K categories are equally likely but for how common
 known ones are, and the chance of a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of
 answers t, as in a Chinese restaurant, but known classes were there before the first image. π is the share of the stream
-that is of no known class, as its answers say so far; κ lets priors count. α is what the rehearsal found missing. Every
-answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once all the
-same.
+that is of no known class, as its answers say so far; κ and λ let priors count. α is what the rehearsal found missing.
+Every answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once
+all the same.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ ANSWERS_PER_CLASS = 5 / 6
 """θ for each class that there seems to be, if nothing is set: where classes are many, new ones keep coming longer."""
 ANSWERS_PER_KNOWN = 3 * ANSWERS_PER_CLASS
 """θ for each known class if nobody learns how many others there are: as if two thirds of the stream were of those."""
-LEAST_SHARE = 0.1
-"""Of known classes, and of all others, in what a stream is taken to be made of: either may come at any time."""
 TOGETHER = 64
 """Images that are answered by one product; the answers don't depend on it."""
 
@@ -120,9 +118,12 @@ class EvidenceRule:
         return answers
 
     def adapt(self) -> None:
-        """Think again: about all recent images, if it is time, else about the newest."""
+        """Think again: about all recent images, if it is time, else about the newest; now and then, group them anew."""
         self.adaptations += 1
-        if self.adaptations % self.config.every == 0:
+        thoughts, rest = divmod(self.adaptations, self.config.every)
+        if rest == 0:
+            if thoughts & (thoughts - 1) == 0:  # 1, 2, 4, 8, ...: early, when most can be gained, and ever more seldom
+                self.regroup()
             self.think_again()
         elif self.newest:
             self.think_again(self.newest)
@@ -134,6 +135,12 @@ class EvidenceRule:
         nothing = np.zeros(1, np.int64)
         hurdle = self._hurdle(np.array([self.beliefs.living]), nothing, nothing)
         return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps, newest)
+
+    def regroup(self) -> int:
+        """Group recent images anew into as many categories; returns how many moved to another one."""
+        if not self.learns or not self.config.sweeps:
+            return 0
+        return self.recent.regroup(self.beliefs, self.config.regroup)
 
     def keep(self, slots: Tensor) -> None:
         """Keep only the categories of these slots ``(L,)``, which are numbered anew."""
@@ -212,7 +219,7 @@ class EvidenceRule:
         """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
         before = self.config.share_prior
         share = (before / 2 + self.discovered + discovered) / (before + self.answered + answers)
-        learned: Floats = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
+        learned: Floats = np.clip(share, self.config.least_share, 1.0 - self.config.least_share)
         return learned
 
     def _favour(self, answers: Ints, discovered: Ints) -> Floats:
@@ -220,5 +227,5 @@ class EvidenceRule:
         if not self.config.learn_share:
             return np.zeros(len(answers))
         share = self._share(answers, discovered)
-        favour: Floats = self.config.prior_weight * np.log((1.0 - share) / share)
+        favour: Floats = self.config.share_weight * np.log((1.0 - share) / share)
         return favour
