@@ -135,14 +135,14 @@ def test_a_moved_image_leaves_one_category_and_joins_another() -> None:
 def test_corrections_teach(kind: str) -> None:
     """Images of one cluster that a person brings together make a category that the next ones join."""
     stream = open_stream(kind)
-    features, labels = clusters(16, 9, seed=1)
+    features, labels = clusters(16, 12, seed=1)
     stream.observe_many(features[labels < 9])
     own = features[labels == 9]
-    first = [stream.observe(feature) for feature in own[:6]]
+    first = [stream.observe(feature) for feature in own[:9]]
     new = stream.memory.next_id
-    for answer, feature in zip(first, own[:6], strict=True):
+    for answer, feature in zip(first, own[:9], strict=True):
         stream.correct(answer.index, feature, answer.category, new)
-    assert [stream.decide(feature).category for feature in own[6:]] == [new] * 3
+    assert [stream.decide(feature).category for feature in own[9:]] == [new] * 3
     assert stream.memory.next_id == new + 1
 
 

@@ -2,7 +2,7 @@ import sys
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_a_stream_with_second_thoughts_is_that_of_the_slow_twin(
     images: int, learns: bool, keep: int, newest: int, seed: int
 ) -> None:
     drawn = world(images, seed, new=4, noise=0.2)
-    stream = drawn.stream(learns, adapt_every=4, keep=keep, every=3, newest=newest)
+    stream = drawn.stream(learns, adapt_every=4, keep=keep, every=3, newest=newest, regroup=0)
     slow = drawn.slow(learns, keep)
     wanted = []
     for number, x in enumerate(drawn.coordinates(), 1):
@@ -147,6 +147,36 @@ def test_second_thoughts_of_such_streams_move_images() -> None:
         assert thoughts is not None and thoughts.remembered == 40
         moved += len(thoughts.moves)
     assert moved > 5
+
+
+def test_images_are_grouped_anew_when_second_thoughts_have_doubled_in_number() -> None:
+    class Counting(EvidenceRule):
+        at: ClassVar[list[int]] = []
+
+        def regroup(self) -> int:
+            self.at.append(self.adaptations)
+            return super().regroup()
+
+    drawn = world(4, 0)
+    rule = Counting(drawn.evidence, EvidenceConfig(every=3))
+    for _ in range(60):
+        rule.adapt()
+    assert Counting.at == [3, 6, 12, 24, 48]
+
+
+def test_streams_with_regrouping_go_on_from_their_state() -> None:
+    drawn = world(120, 1, new=8, noise=0.5, offset=3.0)
+    settings: dict[str, Any] = {"adapt_every": 4, "every": 2}
+    whole, never = drawn.stream(**settings), drawn.stream(regroup=0, **settings)
+    answers = [decision.category for decision in whole.observe_many(drawn.features)]
+    assert isinstance(whole.rule, EvidenceRule) and isinstance(never.rule, EvidenceRule)
+    never.observe_many(drawn.features)
+    assert whole.rule.recent.thoughts()[2].tolist() != never.rule.recent.thoughts()[2].tolist()
+    first, second = drawn.stream(**settings), drawn.stream(**settings)
+    found = [decision.category for decision in first.observe_many(drawn.features[:30])]
+    second.load_state_dict(first.state_dict())
+    found += [decision.category for decision in second.observe_many(drawn.features[30:])]
+    assert found == answers
 
 
 def test_long_batches_are_answered_in_sequence_too() -> None:
@@ -266,7 +296,7 @@ def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
     for answered in range(3):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
         evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
-        prior = offset + log(3) + 4.0 * log(5.0 / (5.0 + answered)) + 4.0 * log(10 / (10 + answered))
+        prior = offset + log(3) + 3.5 * log(5.0 / (5.0 + answered)) + 4.5 * log(10 / (10 + answered))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9

@@ -39,7 +39,7 @@ ENOUGH = 0.99
 OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
 WIDEST = 1.5
-"""Nats by which the chosen offset is above the lowest good one at most: a wider top says nothing, and each opens more."""
+"""Nats that the chosen offset is above the lowest good one at most: a wider top says nothing, and they open more."""
 ORDERS = 4
 """Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
 
