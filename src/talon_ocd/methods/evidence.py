@@ -26,12 +26,14 @@ class EvidenceMethod(Method):
         adapt: what keeps learning; ``None`` is what the settings say.
         offset: α; ``None`` is what the recipe rehearsed or was given.
         sweeps: of second thoughts; ``None`` is what the settings say.
+        regroup: images that are grouped anew; ``None`` is what the settings say.
     """
 
     recipe: TalonRecipe = field(default_factory=TalonRecipe)
     adapt: tuple[Adaptation, ...] | None = None
     offset: float | None = None
     sweeps: int | None = None
+    regroup: int | None = None
 
     def stream(self, trained: Trained) -> MethodStream:
         """Open a stream with its own beliefs; where nothing could be estimated, it is TALON's."""
@@ -44,6 +46,7 @@ class EvidenceMethod(Method):
         if self.offset is not None:
             evidence = evidence.with_offset(self.offset)
         settings = config.evidence if self.sweeps is None else replace(config.evidence, sweeps=self.sweeps)
+        settings = settings if self.regroup is None else replace(settings, regroup=self.regroup)
         rule = EvidenceRule(evidence, settings, learns="prototypes" in online.adapt)
         memory = PrototypeMemory(trained.facts["prototypes"])
         if "encoder" in online.adapt:

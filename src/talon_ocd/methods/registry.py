@@ -44,6 +44,9 @@ REGISTRY: dict[str, Entry] = {
     "evidence-no-rehearsal": Entry(
         "ours", "Evidence, offset 0", lambda config: EvidenceMethod(evidence_recipe(config), offset=0.0)
     ),
+    "evidence-no-regrouping": Entry(
+        "ours", "Evidence, no regrouping", lambda config: EvidenceMethod(evidence_recipe(config), regroup=0)
+    ),
     "evidence-no-second-thoughts": Entry(
         "ours", "Evidence, no second thoughts", lambda config: EvidenceMethod(evidence_recipe(config), sweeps=0)
     ),
