@@ -12,7 +12,7 @@ from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import OFFSETS, WIDEST, Calibration, Trial, pays, plateau, rehearsals
+from talon_ocd.offline.calibrate import OFFSETS, UNTOLD, WIDEST, Calibration, Trial, pays, plateau, rehearsals
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -206,3 +206,10 @@ def test_progress_counts_thresholds() -> None:
     for config, number in ((COSINE, CONFIG.grid), (EVIDENCE, len(OFFSETS))):
         calibrate(labels, {0: lambda train, wanted: features[torch.from_numpy(wanted)]}, config, 0, listener)
         assert listener.done == number
+
+
+def test_few_classes_hardly_move_the_offset() -> None:
+    features, labels = clusters(6, 10, spread=0.5)
+    result = run(features, labels, EVIDENCE)
+    own = [trial for trial in result.trials if trial.epochs == result.epochs]
+    assert result.threshold == pytest.approx(plateau(own).threshold * 6 / (6 + UNTOLD))

@@ -40,6 +40,8 @@ OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
 WIDEST = 1.5
 """Nats that the chosen offset is above the lowest good one at most: a wider top says nothing, and they open more."""
+UNTOLD = 5
+"""Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
 ORDERS = 4
 """Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
 
@@ -179,11 +181,11 @@ def calibrate(
         trials += try_thresholds(rehearsed, grid, settings, epochs, orders, seed, progress, processes=processes)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
     chosen = plateau(trials) if by_evidence else choose(trials)
-    held_out = len(labels.unique()) - len(labels[folds[0].train].unique())
+    classes = len(labels.unique())
+    threshold = chosen.threshold * classes / (classes + UNTOLD) if by_evidence else chosen.threshold
+    held_out = classes - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
-    return Calibration(
-        rule, chosen.threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs]
-    )
+    return Calibration(rule, threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs])
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
