@@ -157,7 +157,7 @@ class Study:
     def trained(self, variant: str) -> PairedHead:
         """Train a head as a variant says, beside the pre-trained one."""
         offline = replace(self.config.offline, **VARIANTS[variant])
-        encoder = prepared(self.backbone, self.config.offline)
+        encoder = prepared(self.backbone, replace(self.config.offline, trained_texture=False))
         head = copy.deepcopy(encoder.head)
         assert isinstance(head, PairedHead)
         labelled, seed = self.labelled, self.config.seed

@@ -208,7 +208,7 @@ class EvidenceConfig:
 
     dimensions: int | Literal["auto"] = "auto"
     """d, principal directions of the labelled features that are looked at; fewer if there are fewer images. ``auto`` is
-    one for four labelled images, at most 384."""
+    one for four labelled images, 32 to 384."""
     shrinkage: float = 0.3
     """Weight of a multiple of the identity in the covariance inside a class."""
     smoothing_classes: float = 100.0

@@ -154,7 +154,7 @@ def test_images_are_grouped_anew_when_second_thoughts_have_doubled_in_number() -
         at: ClassVar[list[int]] = []
 
         def regroup(self) -> int:
-            self.at.append(self.adaptations)
+            self.at.append(self.adaptations + 1)
             return super().regroup()
 
     drawn = world(4, 0)

@@ -30,6 +30,7 @@ class PairedHead(nn.Module):
         second: the head that training and adaptation move; ``None`` if there is no training, or if it would not pay.
         texture: how local features of the first head vary together; ``None`` if it is not wanted.
         second_texture: the same of the second head; ``None`` if there is no such head or it is not wanted.
+        wants_second_texture: whether a second head has one, if there is a second head.
         weight: length of the second head's parts ``()``; all others have length 1.
         centres: what is subtracted from the unit features of the heads ``(heads, feature_size)``; ``centre`` sets it.
     """
@@ -48,8 +49,8 @@ class PairedHead(nn.Module):
         super().__init__()
         self.first = copy.deepcopy(head)
         self.second = copy.deepcopy(head) if trained else None
-        self.texture, self._wants_second_texture = texture, trained_texture and texture is not None
-        self.second_texture = copy.deepcopy(texture) if trained and self._wants_second_texture else None
+        self.texture, self.wants_second_texture = texture, trained_texture and texture is not None
+        self.second_texture = copy.deepcopy(texture) if trained and self.wants_second_texture else None
         self.register_buffer("centres", torch.zeros(1 + trained, feature_size))
         self.register_buffer("weight", torch.tensor(1.0))
 
@@ -77,7 +78,7 @@ class PairedHead(nn.Module):
         """Put a second head beside the first, if there is none, for a training to move."""
         if self.second is None:
             self.second, self.centres = copy.deepcopy(self.first), self.centres.repeat(2, 1)
-            self.second_texture = copy.deepcopy(self.texture) if self._wants_second_texture else None
+            self.second_texture = copy.deepcopy(self.texture) if self.wants_second_texture else None
 
     def drop_second(self) -> None:
         """Go on without the second head: untrained it would only be the first one once more."""
@@ -160,7 +161,7 @@ class Paired(Backbone):
         """Return which parts there are, and the base's, one level down."""
         texture = 0 if self.head.texture is None else self.head.texture.directions.shape[1]
         parts: dict[str, Any] = {"trained": self.head.second is not None, "texture": texture}
-        if self.head.second_texture is not None:
+        if self.head.wants_second_texture:
             parts["trained_texture"] = True
         return {"kind": KIND, "name": self.name, **parts, "base": self.base.architecture()}
 

@@ -29,6 +29,7 @@ def summary(event: Event, name: Callable[[int], str]) -> str:
         "confirmed": lambda: f"{_images(event)} confirmed",
         "rejected": lambda: f"{_images(event)} rejected",
         "suggested": lambda: f"{_all(event.data['pair'], name)} may be the same",
+        "held": lambda: f"images were grouped anew, but for those of {_all(event.data['categories'], name)}",
         "joined": lambda: f"{event.data['answers']} answers of {event.data['site']!r} were taken in",
         "refused": lambda: f"{_all(event.data['pair'], name)} are not the same",
         "undone": lambda: f"event {event.undoes} ({event.data.get('kind', 'a fact')}) was undone",

@@ -11,6 +11,8 @@ from talon_ocd.errors import StreamError
 
 STATE_KINDS = ("flushed", "rethought", "rolled_back", "split", "moved", "confirmed", "rejected", "undone")
 """Events that change what a stream has learned."""
+HELD = "held"
+"""The event that says which categories people had named or merged when images were grouped anew."""
 ROWS = 1024
 """Answers that are read at once."""
 
@@ -33,6 +35,7 @@ class Replay:
         self._events = journal.events(event, STATE_KINDS)
         written = journal.events(event, ("retired", "revived", "guard"))
         self._written = {(e.kind, e.category, e.answered, e.data.get("reason")) for e in written}
+        self._held = {e.answered: e.data["categories"] for e in journal.events(event, (HELD,))}
 
     def run(self, stream: Replayed) -> None:
         """Do it all again, in its order."""
@@ -55,6 +58,10 @@ class Replay:
                 stream.replay_batch([row["content"] for row in batch], [row["category"] for row in batch])
                 at = batch[-1]["idx"] + 1
         self._events_before(end, stream)
+
+    def held(self, answered: int) -> list[int]:
+        """Return the categories that people relied on when images were grouped anew after so many answers."""
+        return list(self._held.get(answered, ()))
 
     def knows(self, draft: Draft, answered: int) -> bool:
         """Was this event written down when it happened first?"""

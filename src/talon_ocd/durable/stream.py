@@ -22,7 +22,7 @@ from torch import Tensor
 from talon_ocd.durable.identity import Identity, claim
 from talon_ocd.durable.journal import JOURNAL, Draft, Entry, Event, Journal, Request
 from talon_ocd.durable.pictures import Pictures
-from talon_ocd.durable.replay import Replay
+from talon_ocd.durable.replay import HELD, Replay
 from talon_ocd.durable.saving import Saver
 from talon_ocd.durable.snapshots import Snapshots
 from talon_ocd.durable.tidy import Keep
@@ -170,6 +170,7 @@ class DurableStream(DiscoveryStream):
         """Adapt to the answers since the last adaptation, however few; written down, because it changes the state."""
         with self._whole():
             self._tell(Draft(FLUSHED))
+            self._hold()
             super().flush()
             self._heard(self._guarded())
 
@@ -218,7 +219,25 @@ class DurableStream(DiscoveryStream):
                 raise
         self._heard(events)
 
+    def _hold(self) -> None:
+        """Let names and merges go on meaning what they mean if images are about to be grouped anew.
+
+        What was held is written down: people, who may sit at another process, could name more before a replay asks.
+        """
+        if not self.discovery.regroups_next:
+            return
+        if self._replaying is not None:
+            self.discovery.hold(self._replaying.held(self.answered))
+            return
+        held: set[int] = set()
+        for event in self.journal.events(kinds=("named", "merged")):
+            held |= {*([] if event.category is None else [event.category]), *event.data.get("categories", [])}
+        if held:
+            self._tell(Draft(HELD, None, {"categories": sorted(held)}))
+        self.discovery.hold(held)
+
     def _adapt_in_time(self) -> list[int]:
+        self._hold()
         with self.clock("adapt"):
             super().flush()
             retired = self.discovery.retire()
@@ -290,6 +309,7 @@ class DurableStream(DiscoveryStream):
     def replay_event(self, event: Event) -> None:
         """Do once more what an event did to the state; only ``Replay`` calls this."""
         if event.kind == FLUSHED:
+            self._hold()
             super().flush()
             self._guarded()
         elif event.kind == RETHOUGHT:

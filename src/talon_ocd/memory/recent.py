@@ -21,6 +21,7 @@ BLOCK = 2**21
 """Products of images and categories at once: second thoughts need little memory, however much there is to think of."""
 PRODUCTS = 2**22
 """Products of a whole sweep: with many categories it thinks of the newest images only, so that no answer waits long."""
+NOBODY: Ints = np.empty(0, np.int64)
 _PARTS = ("coordinates", "answers", "homes")
 
 
@@ -74,33 +75,30 @@ class Recent:
             moves += int(moved.sum())
         return moves
 
-    def regroup(self, beliefs: Beliefs, most: int) -> int:
+    def regroup(self, beliefs: Beliefs, most: int, held: Ints = NOBODY) -> int:
         """Group the newest images anew into as many categories as there are; returns how many moved.
 
         Categories without a member besides these images are given up, and the new groups get their ids; all others
-        take part as they are without these images. ``most`` bounds images and such categories together.
+        take part as they are without these images, and so do known classes and those that are ``held``, with all of
+        theirs. ``most`` bounds images and categories together.
         """
         homes = self._settled_homes(beliefs)
-        looked_at = np.flatnonzero(homes >= 0)[-max(most - beliefs.living, 0) :] if most > beliefs.living else homes[:0]
+        room = max(most - beliefs.living, 0)
+        looked_at = np.flatnonzero((homes >= 0) & ~np.isin(homes, held))[-room:] if room else NOBODY
+        counts = _without(beliefs, homes[looked_at])
+        bare = np.flatnonzero(counts[: beliefs.known] <= ROUNDING)  # classes that people took all labelled images from
+        looked_at = looked_at[~np.isin(homes[looked_at], bare)]
         coordinates, own = self._kept("coordinates")[looked_at], homes[looked_at]
-        weights, counts, sums = beliefs.weights(own), beliefs.counts.copy(), beliefs.sums.copy()
-        np.add.at(counts, own, -weights)
-        np.add.at(sums, own, -weights[:, None] * coordinates)
-        fixed = np.flatnonzero(counts > ROUNDING)
+        counts = _without(beliefs, own)
+        fixed = np.flatnonzero((counts > ROUNDING) & (beliefs.counts > 1.0 - ROUNDING))
         free = np.setdiff1d(own, fixed)
         if len(free) < 2:
             return 0
-        # Coordinates that tell classes apart count for what they are: ψ of their variance 1 + ψ comes from classes.
-        scale = np.sqrt(beliefs.model.psi / (1.0 + beliefs.model.psi))
-        points = np.concatenate([sums[fixed] / counts[fixed, None], coordinates]) * scale
-        sizes = np.concatenate([counts[fixed], np.ones(len(own))])
-        groups = ward(points, sizes, len(fixed), len(fixed) + len(free))[len(fixed) :]
-        found = np.empty_like(own)
-        old = groups < len(fixed)
+        groups = self._grouped(beliefs, looked_at, fixed, counts[fixed], len(fixed) + len(free))
+        found, old = np.empty_like(own), groups < len(fixed)
         found[old] = fixed[groups[old]]
         _, numbers = np.unique(groups[~old], return_inverse=True)
-        answers = self._kept("answers")[looked_at]
-        found[~old] = carried_over(numbers, answers[~old], free)[numbers]
+        found[~old] = carried_over(numbers, self._kept("answers")[looked_at][~old], free)[numbers]
         moved = found != own
         _move(beliefs, coordinates[moved], own[moved], found[moved])
         homes[looked_at] = found
@@ -140,6 +138,19 @@ class Recent:
         self._length, self.pushed_out = 0, int(state["pushed_out"])
         self._add(*(state[name].numpy() for name in _PARTS))
 
+    def _grouped(self, beliefs: Beliefs, images: Ints, fixed: Ints, counts: Floats, wanted: int) -> Ints:
+        """Return groups ``(N,)`` of images ``(N,)``, below L those of fixed categories ``(L,)`` with other members."""
+        coordinates, own = self._kept("coordinates")[images], self._kept("homes")[images]
+        sums, place = beliefs.sums[fixed], np.searchsorted(fixed, own)
+        known = fixed[np.minimum(place, len(fixed) - 1)] == own if len(fixed) else np.zeros(len(own), np.bool_)
+        np.add.at(sums, place[known], -beliefs.weights(own[known])[:, None] * coordinates[known])
+        means = sums / counts[:, None]
+        # Coordinates that tell classes apart count for what they are: ψ of their variance 1 + ψ comes from classes.
+        scale = np.sqrt(beliefs.model.psi / (1.0 + beliefs.model.psi))
+        points = np.concatenate([means, coordinates]) * scale
+        sizes = np.concatenate([counts, np.ones(len(own))])
+        return ward(points, sizes, len(fixed), wanted)[len(fixed) :]
+
     def _settled_homes(self, beliefs: Beliefs) -> Ints:
         """Return a view of where images belong ``(N,)``, none of them where people left less than that puts there."""
         homes: Ints = self._kept("homes")
@@ -173,6 +184,12 @@ class Recent:
             new[: len(kept)] = kept
             self._storage[name] = new
         self._first = 0
+
+
+def _without(beliefs: Beliefs, homes: Ints) -> Floats:
+    """Return the counts ``(K,)`` of categories without images at home in ``(N,)``."""
+    counts: Floats = beliefs.counts - np.bincount(homes, beliefs.weights(homes), beliefs.size)
+    return counts
 
 
 def _move(beliefs: Beliefs, coordinates: Floats, away: Ints, to: Ints) -> None:

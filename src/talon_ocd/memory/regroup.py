@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.optimize import linear_sum_assignment
 
 from talon_ocd.memory.two_covariance import Floats
@@ -42,10 +43,10 @@ def ward(points: Floats, sizes: Floats, fixed: int, wanted: int) -> Ints:
         costs[gone], costs[:, gone], least[gone] = np.inf, np.inf, np.inf
         costs[into], costs[:, into] = union, union
         nearest[into], least[into] = union.argmin(), union.min()
-        lost = np.flatnonzero((nearest == into) | (nearest == gone))
-        closer = union < least
+        closer = (union <= least) & (union < np.inf)
         nearest[closer], least[closer] = into, union[closer]
-        lost = lost[~closer[lost] & (lost != into) & (lost != gone)]
+        lost = np.flatnonzero(((nearest == into) | (nearest == gone)) & ~closer & (least < np.inf))
+        lost = lost[lost != into]
         nearest[lost] = costs[lost].argmin(axis=1)
         least[lost] = costs[lost, nearest[lost]]
     return _roots(group)
@@ -68,11 +69,11 @@ def carried_over(groups: Ints, answers: Ints, categories: Ints) -> Ints:
 
 def _costs(points: Floats32, sizes: Floats, fixed: int) -> Floats32:
     """Return by how much the sum of squares inside groups would rise if two were joined ``(N, N)``."""
-    squares = np.einsum("nd,nd->n", points, points)
-    costs: Floats32 = points @ points.T
+    rows = torch.from_numpy(points)
+    costs: Floats32 = (rows @ rows.T).numpy()  # torch's: a replay rounds as the stream did, whose threads it takes
+    squares = costs.diagonal().copy()
     costs *= -2.0
-    costs += squares[:, None]
-    costs += squares
+    costs += squares[:, None] + squares
     np.maximum(costs, 0.0, out=costs)
     counts = sizes.astype(np.float32)
     costs *= counts[:, None] * counts / (counts[:, None] + counts)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -78,6 +78,17 @@ class FeatureStream:
         if isinstance(rule, CosineRule) or not (rule.learns and rule.config.sweeps and rule.config.keep):
             return False
         return rule.config.every > 1 and (rule.adaptations + 1) % rule.config.every == 0
+
+    @property
+    def regroups_next(self) -> bool:
+        """Does the next adaptation group images anew, so that categories may come to mean something else?"""
+        return isinstance(self.rule, EvidenceRule) and self.rule.regroups_next
+
+    def hold(self, categories: Iterable[int]) -> None:
+        """Let categories, given by ids, mean what they mean when images are grouped anew: people rely on them."""
+        slots = [slot for category in categories if (slot := self.memory.slot(category)) is not None]
+        if isinstance(self.rule, EvidenceRule):
+            self.rule.held = np.array(sorted(slots), np.int64)
 
     def name(self, category: int) -> str:
         """Return the name of a category."""

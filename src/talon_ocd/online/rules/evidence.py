@@ -87,6 +87,7 @@ class EvidenceRule:
         beliefs: the categories of this stream.
         recent: images that may still move.
         newest: how many of them are thought of again at adaptations that don't think of all.
+        held: slots whose images are not grouped anew, because people gave them a meaning ``(L,)``.
     """
 
     name: ClassVar[Literal["evidence"]] = "evidence"
@@ -98,6 +99,17 @@ class EvidenceRule:
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns, self.newest = config, evidence.offset, learns, config.newest
         self.answered = self.discovered = self.adaptations = 0
+        self.held: Ints = np.empty(0, np.int64)
+
+    @property
+    def regroups_next(self) -> bool:
+        """Does the next adaptation group images anew? At thoughts about all number 1, 2, 4, 8, ...
+
+        Most can be gained early, and later on ids should stay what they are.
+        """
+        thoughts, rest = divmod(self.adaptations + 1, self.config.every)
+        wanted = self.learns and self.config.sweeps and self.config.regroup
+        return bool(wanted) and rest == 0 and thoughts & (thoughts - 1) == 0
 
     def look(self, features: Tensor, memory: PrototypeMemory) -> Assignment:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
@@ -119,11 +131,10 @@ class EvidenceRule:
 
     def adapt(self) -> None:
         """Think again: about all recent images, if it is time, else about the newest; now and then, group them anew."""
+        if self.regroups_next:
+            self.regroup()
         self.adaptations += 1
-        thoughts, rest = divmod(self.adaptations, self.config.every)
-        if rest == 0:
-            if thoughts & (thoughts - 1) == 0:  # 1, 2, 4, 8, ...: early, when most can be gained, and ever more seldom
-                self.regroup()
+        if self.adaptations % self.config.every == 0:
             self.think_again()
         elif self.newest:
             self.think_again(self.newest)
@@ -138,9 +149,7 @@ class EvidenceRule:
 
     def regroup(self) -> int:
         """Group recent images anew into as many categories; returns how many moved to another one."""
-        if not self.learns or not self.config.sweeps:
-            return 0
-        return self.recent.regroup(self.beliefs, self.config.regroup)
+        return self.recent.regroup(self.beliefs, self.config.regroup, self.held)
 
     def keep(self, slots: Tensor) -> None:
         """Keep only the categories of these slots ``(L,)``, which are numbered anew."""
