@@ -85,6 +85,7 @@ def main() -> None:
                 head_step = HeadStep(stream, hidden[: 2 * HALF])
                 rows += of_images(stream, hidden, head_step, chosen.adaptations)
     rows += [of_second_thoughts(categories, head_step) for categories in chosen.categories]
+    rows.append(of_grouping_anew(200, head_step))
     for rule, changes in RULES.items():
         talon, hidden = fitted(**changes, **EVERY_STEP)
         for categories in chosen.crowds:
@@ -193,6 +194,21 @@ def of_second_thoughts(categories: int, head_step: HeadStep) -> dict[str, Any]:
     rule.think_again = measured_thought  # type: ignore[method-assign]
     stream.observe_many(world.draw(world.random.integers(0, categories, 4096)))
     return {"what": "second thoughts of the evidence rule", "categories": stream.memory.size, **figures(measured)}
+
+
+def of_grouping_anew(categories: int, head_step: HeadStep) -> dict[str, Any]:
+    """Return how long the evidence rule takes to group images anew, which it does at answers 256, 512, 1,024, ..."""
+    world = World(256, 100, seed=0)
+    labels = np.repeat(np.arange(100), 10)
+    stream: FeatureStream = feature_stream(world.draw(labels), labels)
+    assert isinstance(stream.rule, EvidenceRule)
+    stream.rule.offset += FINER
+    while len(world.weights) < categories:
+        world.grow(1.0)
+    stream.observe_many(world.draw(world.random.integers(0, categories, 2047)))  # the next one groups anew
+    twins = [copy.deepcopy(stream.rule) for _ in range(8)]
+    measured = [(seconds_of(twin.regroup), head_step.seconds()) for twin in twins]
+    return {"what": "grouping anew", "categories": stream.memory.size, **figures(measured)}
 
 
 def seconds_of(function: Callable[..., Any], *words: Any) -> float:
