@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,16 +187,28 @@ def test_an_empty_stream_answers_everything(fitted: Talon, tmp_path: Path) -> No
         client.post("/v1/undo").problem("conflict")
 
 
-def test_suggestions_ask_until_people_have_said_no(curator: Client) -> None:
-    items = curator.get("/v1/suggestions?limit=200").json["items"]
+@pytest.fixture
+def finer(fitted: Talon, folder: Path) -> Iterator[Client]:
+    """A service that opens so many categories that some are rather one."""
+    talon = copy.copy(fitted)
+    assert fitted.evidence is not None
+    talon.evidence = fitted.evidence.with_offset(fitted.evidence.offset + 6.0)
+    with running(talon, folder) as service:
+        client = service.client()
+        assert client.batch(digits(40)).status == 200
+        yield client
+
+
+def test_suggestions_ask_until_people_have_said_no(finer: Client) -> None:
+    items = finer.get("/v1/suggestions?limit=200").json["items"]
     assert items and [item["score"] for item in items] == sorted((item["score"] for item in items), reverse=True)
     first, second = items[0]["first"], items[0]["second"]
     assert first["exemplars"] and "discovered" in (first["kind"], second["kind"])
-    refused = curator.post("/v1/suggestions:refuse", {"first": first["id"], "second": second["id"]}).json
+    refused = finer.post("/v1/suggestions:refuse", {"first": first["id"], "second": second["id"]}).json
     assert refused["event"]["kind"] == "refused"
-    assert pairs(curator) == [(item["first"]["id"], item["second"]["id"]) for item in items[1:]]
-    curator.post("/v1/undo")
-    assert pairs(curator)[0] == (first["id"], second["id"])
+    assert pairs(finer) == [(item["first"]["id"], item["second"]["id"]) for item in items[1:]]
+    finer.post("/v1/undo")
+    assert pairs(finer)[0] == (first["id"], second["id"])
 
 
 def pairs(client: Client) -> list[tuple[int, int]]:
