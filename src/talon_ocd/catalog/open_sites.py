@@ -115,6 +115,7 @@ def open_sites(
         copy = work / f"site-{number}"
         _copy(folder, copy)
         stream = stack.enter_context(open_stream(copy))
+        stream.discovery.hold(stream.relied_on())
         stream.discovery.adapt()  # nothing may wait: two sites together could have more than fits
         journal, known = stream.journal, stream.memory.known
         until = max(stream.memory.next_id, Catalog(journal).next_id())

@@ -166,6 +166,12 @@ class DurableStream(DiscoveryStream):
             self._learn(event)
             self._event = max(self._event, event.seq)
 
+    def relied_on(self) -> set[int]:
+        """Return the categories that people named or merged, by whatever process."""
+        events = self.journal.events(kinds=("named", "merged"))
+        merged = {category for event in events for category in event.data.get("categories", ())}
+        return merged | {event.category for event in events if event.category is not None}
+
     def flush(self) -> None:
         """Adapt to the answers since the last adaptation, however few; written down, because it changes the state."""
         with self._whole():
@@ -229,9 +235,7 @@ class DurableStream(DiscoveryStream):
         if self._replaying is not None:
             self.discovery.hold(self._replaying.held(self.answered))
             return
-        held: set[int] = set()
-        for event in self.journal.events(kinds=("named", "merged")):
-            held |= {*([] if event.category is None else [event.category]), *event.data.get("categories", [])}
+        held = self.relied_on()
         if held:
             self._tell(Draft(HELD, None, {"categories": sorted(held)}))
         self.discovery.hold(held)
