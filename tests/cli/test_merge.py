@@ -14,7 +14,7 @@ from tests import tiny
 from tests.cli.running import refused, talon
 from tests.service.running import running
 
-UNSURE = 8.0
+UNSURE = 10.5
 """Nats of ``--finer``: small pieces of classes, some of which look alike."""
 
 
