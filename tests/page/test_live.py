@@ -55,8 +55,7 @@ def test_counts_and_new_categories_arrive_live(page: Page) -> None:
     page.until(lambda: f"{count} image" in page.card(answer["name"]).text)
     page.see("#status-text", f"{SEEN + 1} images")
     created = page.api.decide(founder(page)).json
-    card = page.card(created["name"])
-    assert "tentative" in card.text
+    page.until(lambda: "tentative" in page.card(created["name"]).text)
     assert page.names() == [created["name"], *before]
 
 
