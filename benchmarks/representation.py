@@ -112,11 +112,11 @@ def judge(labelled: Tensor, labels: Tensor, stream: Tensor, classes: Ints, confi
     beliefs, model = evidence.beliefs(), evidence.model
     coordinates, new = model.coordinates(stream), classes >= len(evidence.counts)
     rows, own = coordinates[new][:MOST], classes[new][:MOST]
-    founded = beliefs.screen_rows(beliefs.predict(np.ones(len(rows)), rows))
-    scores = screened(_squares(rows), founded).astype(np.float64)
+    founded = beliefs.predict(np.ones(len(rows)), rows)
+    scores = screened(beliefs.seen(rows), founded.levels, beliefs.screen_rows(founded)).astype(np.float64)
     np.fill_diagonal(scores, np.inf)
     precision, nearest = ranked(scores, own)
-    known = beliefs.log_density_of_scores(beliefs.screen(_squares(coordinates)).astype(np.float64))
+    known = beliefs.log_density_of_scores(beliefs.screen(beliefs.seen(coordinates)).astype(np.float64))
     fits = known.max(axis=1) + model.new_surprise(coordinates)
     right = float((known.argmax(axis=1) == classes)[~new].mean())
     return {"precision": precision, "nearest": nearest, "known": right, "apart": above(fits[~new], fits[new])}
@@ -137,10 +137,6 @@ def above(first: Floats, second: Floats) -> float:
     """Return the chance that one of the first values is above one of the second (area under the ROC curve)."""
     ranks = rankdata(np.concatenate([first, second]))
     return float((ranks[: len(first)].sum() - len(first) * (len(first) + 1) / 2) / (len(first) * len(second)))
-
-
-def _squares(coordinates: Floats) -> Any:
-    return np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32)
 
 
 class Study:

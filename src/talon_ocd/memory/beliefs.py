@@ -38,6 +38,19 @@ class Prediction:
     means: Floats
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Images z as the screen wants them.
+
+    Attributes:
+        rows: ``z, 1`` ``(B, d + 1)``.
+        unplaced: scores for every number of members that counts, were the mean at 0 ``(B, MOST_COUNTED + 1)``.
+    """
+
+    rows: Floats32
+    unplaced: Floats32
+
+
 class Beliefs:
     """Counts ``(K,)`` and sums ``(K, d)`` of members in the coordinates of a model.
 
@@ -59,15 +72,17 @@ class Beliefs:
         self._pull, variances, self._volume = model.predictive(levels, np.repeat(levels[:, None], model.size, axis=1))
         self._precision = 1.0 / variances
         if np.isinf(model.tail):
-            weight, self._base = np.ones(len(levels)), 2.0 * self._volume
+            weight, base = np.ones(len(levels)), 2.0 * self._volume
         else:
             # Density falls with (ν + distance) e^(2 volume / (ν + d)): a product that is linear in z and z².
             weight = np.exp(2.0 * self._volume / (model.tail + model.size))
-            self._base = model.tail * weight
+            base = model.tail * weight
+        base[0] = np.inf  # nobody joins an empty category
         self._weighted = weight[:, None] * self._precision
+        self._unplaced = torch.from_numpy(base).float(), torch.from_numpy(self._weighted.T).float()
         self._counts, self._sums = counts.astype(np.float64), sums.astype(np.float64)
         self._levels, self._means = np.zeros(len(counts), np.int64), np.zeros(sums.shape)
-        self._screen = np.zeros((len(counts), 2 * model.size + 1), np.float32)
+        self._screen = np.zeros((len(counts), model.size + 1), np.float32)
         self._refresh(np.arange(self.size))
         self._grow(max(self.size, 1))
 
@@ -135,25 +150,24 @@ class Beliefs:
         return Prediction(levels, self._pull[levels] * (sums / np.maximum(counts, 1.0)[:, None]))
 
     def screen_rows(self, prediction: Prediction) -> Floats32:
-        """Return ``(L, 2d + 1)``: products with ``z, z², 1`` are the smaller, the better a category explains z."""
-        size = self.model.size
-        rows = np.empty((len(prediction.levels), 2 * size + 1), np.float32)
-        weighted = self._weighted[prediction.levels]
-        leaning = weighted * prediction.means
-        rows[:, size:-1] = weighted
-        rows[:, -1] = self._base[prediction.levels] + np.einsum("ld,ld->l", leaning, prediction.means)
-        leaning *= -2.0
-        rows[:, :size] = leaning
-        rows[prediction.levels == 0] = 0.0
-        rows[prediction.levels == 0, -1] = np.inf  # nobody joins an empty category
+        """Return ``(L, d + 1)``: products with ``z, 1`` are what means of categories change in their scores."""
+        rows = np.empty((len(prediction.levels), self.model.size + 1), np.float32)
+        leaning = self._weighted[prediction.levels] * prediction.means
+        rows[:, -1] = np.einsum("ld,ld->l", leaning, prediction.means)
+        np.multiply(leaning, -2.0, out=rows[:, :-1], casting="same_kind")
         return rows
 
-    def screen(self, squares: Floats32, categories: Ints | slice = slice(None)) -> Floats32:
-        """Return float32 ``(B, L)`` that are the smaller, the better a category explains an image.
+    def seen(self, coordinates: Floats) -> Seen:
+        """Return images ``(B, d)`` as the screen wants them."""
+        rows = np.ones((len(coordinates), self.model.size + 1), np.float32)
+        rows[:, :-1] = coordinates
+        base, weighted = self._unplaced
+        return Seen(rows, torch.addmm(base, torch.from_numpy(rows[:, :-1]).square(), weighted).numpy())
 
-        ``squares`` are rows ``z, z²`` ``(B, 2d)``; one product for all categories.
-        """
-        return screened(squares, self._screen[: self.size][categories])
+    def screen(self, seen: Seen, categories: Ints | slice = slice(None)) -> Floats32:
+        """Return float32 ``(B, L)`` that are the smaller, the better a category explains an image."""
+        levels, rows = self._levels[: self.size], self._screen[: self.size]
+        return screened(seen, levels[categories], rows[categories])
 
     def log_density(self, coordinates: Floats, prediction: Prediction) -> Floats:
         """Return the log-density ``(B,)``, up to a constant, of coordinates ``(B, d)`` as next members of B categories.
@@ -223,10 +237,13 @@ class Beliefs:
             setattr(self, name, new)
 
 
-def screened(squares: Floats32, rows: Floats32) -> Floats32:
-    """Return products ``(B, L)`` of ``z, z²`` ``(B, 2d)`` with rows of ``Beliefs.screen_rows`` ``(L, 2d + 1)``."""
-    result: Floats32 = (torch.from_numpy(squares) @ torch.from_numpy(rows[:, :-1]).T).numpy()  # faster than numpy's
-    result += rows[:, -1]
+def screened(seen: Seen, levels: Ints, rows: Floats32) -> Floats32:
+    """Return scores ``(B, L)`` of categories with levels ``(L,)`` and rows of ``Beliefs.screen_rows`` ``(L, d + 1)``.
+
+    z² meets numbers of members, not categories: there are fewer of those, and the product is half as large.
+    """
+    result: Floats32 = seen.unplaced.take(levels, axis=1)
+    torch.from_numpy(result).addmm_(torch.from_numpy(seen.rows), torch.from_numpy(rows).T)  # faster than numpy's
     return result
 
 

@@ -217,7 +217,7 @@ def _one_way(own: Ints, found: Ints, counts: Floats) -> Ints:
 
 def _best(beliefs: Beliefs, coordinates: Floats, own: Ints, hurdle: float) -> Ints:
     """Return the best category ``(N,)`` of images ``(N, d)``, their own one ``(N,)`` judged without them."""
-    screened = beliefs.screen(np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32))
+    screened = beliefs.screen(beliefs.seen(coordinates))
     screened[np.arange(len(own)), own] = np.inf
     others = screened.argmin(axis=1)
     there = beliefs.log_odds(coordinates, others)

@@ -20,7 +20,7 @@ class Bounds:
     """Which discovered categories are retired: they keep their ids and images, but no image joins them any more."""
 
     most_categories: int = 20_000
-    """Discovered categories in the memory, about 9 kB each and 4 bytes for every dimension of the features.
+    """Discovered categories in the memory, about 8 kB each and 4 bytes for every dimension of the features.
     Beyond it those with the fewest images go, the least recent first."""
     tentative_below: int = 2
     """A category with fewer images is tentative."""

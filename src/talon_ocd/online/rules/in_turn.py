@@ -39,7 +39,7 @@ class Left:
         counts: members by then ``(B,)``.
         sums: sums of their coordinates ``(B, d)``.
         prediction: where next members are expected then.
-        rows: the same, as ``Beliefs.screen_rows`` has it ``(B, 2d + 1)``.
+        rows: the same, as ``Beliefs.screen_rows`` has it ``(B, d + 1)``.
         met: whether image j meets the category like this ``(B, B)``, j first.
         first: whether the image is the first to change its category ``(B,)``.
         last: whether it is the last ``(B,)``.
@@ -72,8 +72,8 @@ class Batch:
         self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
         self._earlier = self._order < self._order[:, None]
         self._new = beliefs.model.new_surprise(coordinates)
-        self._squares: Floats32 = np.concatenate([coordinates, coordinates**2], axis=1).astype(np.float32)
-        self._screened = beliefs.screen(self._squares)
+        self._seen = beliefs.seen(coordinates)
+        self._screened = beliefs.screen(self._seen)
 
     def look(self) -> Assignment:
         """Answer every image as if it came next."""
@@ -174,7 +174,7 @@ class Batch:
         scores = np.empty((batch, self._size + max(batch, 2)), np.float32)
         scores[:, : self._size], scores[:, self._size :] = self._screened, np.inf
         if left is not None:
-            columns = screened(self._squares, left.rows)
+            columns = screened(self._seen, left.prediction.levels, left.rows)
             np.copyto(scores[:, self._size : self._size + batch], columns, where=left.met)
             leaving = np.flatnonzero(left.first & (left.codes < self._size))
             later, left_by = np.nonzero(self._earlier[:, leaving])
