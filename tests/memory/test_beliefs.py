@@ -44,6 +44,17 @@ def test_the_screen_ranks_categories_as_the_exact_evidence_does(
     assert (np.diff(empty.astype(int), axis=1) >= 0).all()  # the empty ones come last
 
 
+@given(sizes, st.integers(1, 9), st.sampled_from(TAILS), st.integers(0, 999))
+@settings(max_examples=60)
+def test_scores_say_what_the_densities_are(members: list[int], dims: int, tail: float, seed: int) -> None:
+    model = drawn_model(dims, seed, tail)
+    beliefs, x = believed(model, members, seed), drawn_members(model, [8], seed + 1)[0]
+    living = beliefs.counts > 0
+    found = beliefs.log_density_of_scores(screened(beliefs, x))[:, living] + model.new_surprise(x)[:, None]
+    np.testing.assert_allclose(found, exact(beliefs, x)[:, living], rtol=1e-4, atol=1e-3)
+    assert np.isposinf(screened(beliefs, x)[:, ~living]).all()
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 3), st.integers(0, 999))
 @settings(max_examples=60)
 def test_members_that_come_one_by_one_are_those_that_come_at_once(homes: list[int], known: int, seed: int) -> None:
