@@ -57,7 +57,8 @@ class TwoCovariance:
         for start in range(0, len(features), TOGETHER):
             centred = features[start : start + TOGETHER].detach().float() - centre
             count = len(centred)
-            centred = torch.nn.functional.pad(centred, (0, 0, 0, TOGETHER - count))
+            if count < TOGETHER:
+                centred = torch.nn.functional.pad(centred, (0, 0, 0, TOGETHER - count))
             lengths = torch.linalg.vector_norm(centred, dim=1, keepdim=True).clamp_(min=1e-12)
             result[start : start + TOGETHER] = (centred @ transform).div_(lengths)[:count]
         return result.numpy()
@@ -78,7 +79,7 @@ class TwoCovariance:
         means = counted * remaining * sums / np.maximum(counts, 1.0)[:, None]
         return means, variances, 0.5 * np.log(variances).sum(axis=1)
 
-    @property
+    @cached_property
     def new_volume(self) -> float:
         """Log-volume of a new category's first member."""
         return float(0.5 * np.log1p(self.psi).sum())

@@ -50,4 +50,6 @@ class Assignment:
         given = list(parts)
         if not given:
             return cls.from_rows([])
+        if len(given) == 1:
+            return given[0]
         return cls(*(np.concatenate([getattr(part, field.name) for part in given]) for field in fields(cls)))
