@@ -170,13 +170,13 @@ class Beliefs:
         return screened(seen, levels[categories], rows[categories])
 
     def log_density(self, coordinates: Floats, prediction: Prediction) -> Floats:
-        """Return the log-density ``(B,)``, up to a constant, of coordinates ``(B, d)`` as next members of B categories.
+        """Return the log-density ``(L,)``, up to a constant, of coordinates ``(L, d)`` as next members of L categories.
 
-        -inf for an empty one. ``-model.new_surprise`` is that of a new one.
+        -inf for an empty one. ``-model.new_surprise`` is that of a new one. L may be more than one dimension.
         """
         away = coordinates - prediction.means
         away *= away
-        distances = np.einsum("bd,bd->b", away, self._precision[prediction.levels])
+        distances = np.einsum("...d,...d->...", away, self._precision[prediction.levels])
         density = -self.model.surprise(distances) - self._volume[prediction.levels]
         density[prediction.levels == 0] = -np.inf
         return density

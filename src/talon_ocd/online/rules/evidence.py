@@ -144,7 +144,7 @@ class EvidenceRule:
         if not self.learns or not self.config.sweeps:
             return 0
         nothing = np.zeros(1, np.int64)
-        hurdle = self._hurdle(np.array([self.beliefs.living]), nothing, nothing)
+        hurdle, _ = self._prior(np.array([self.beliefs.living]), nothing, nothing)
         return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps, newest)
 
     def regroup(self) -> int:
@@ -205,36 +205,34 @@ class EvidenceRule:
         self.discovered = int(state["discovered"]) if counted else 0
 
     def _batch(self, coordinates: Floats) -> Batch:
-        return Batch(self.beliefs, coordinates, self._hurdle, self._favour, self.learns)
+        return Batch(self.beliefs, coordinates, self._prior, self.learns)
 
-    def _hurdle(self, living: Ints, answers: Ints, discovered: Ints) -> Floats:
-        """Return what the evidence must reach with so many categories ``(B,)`` and so many answers more ``(B,)``."""
-        concentration = self._concentration(answers, discovered)
+    def _prior(self, living: Ints, answers: Ints, discovered: Ints) -> tuple[Floats, Floats]:
+        """Return what the evidence must reach ``(B,)``, and what known classes have ahead of discovered ones ``(B,)``.
+
+        By then there are so many ``living`` categories and ``answers`` more ``(B,)``, so many of them ``discovered``.
+        """
+        share = self._share(answers, discovered) if self.config.learn_share else None
+        concentration = self._concentration(share)
         chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
         hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
-        return hurdle
+        if share is None:
+            return hurdle, np.zeros(len(answers))
+        return hurdle, self.config.share_weight * np.log((1.0 - share) / share)
 
-    def _concentration(self, answers: Ints, discovered: Ints) -> Floats | float:
+    def _concentration(self, share: Floats | None) -> Floats | float:
         """Return θ, by the number of classes that there seem to be: known ones are 1 - π of the stream."""
         wanted = self.config.concentration
         if not isinstance(wanted, str):
             return wanted
         known = max(self.beliefs.known, 1)
-        if wanted == "known" or not self.config.learn_share:
+        if wanted == "known" or share is None:
             return ANSWERS_PER_KNOWN * known
-        return ANSWERS_PER_CLASS * known / (1.0 - self._share(answers, discovered))
+        return ANSWERS_PER_CLASS * known / (1.0 - share)
 
     def _share(self, answers: Ints, discovered: Ints) -> Floats:
         """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
-        before = self.config.share_prior
+        before, least = self.config.share_prior, self.config.least_share
         share = (before / 2 + self.discovered + discovered) / (before + self.answered + answers)
-        learned: Floats = np.clip(share, self.config.least_share, 1.0 - self.config.least_share)
+        learned: Floats = np.minimum(np.maximum(share, least), 1.0 - least)  # a third of what clip takes
         return learned
-
-    def _favour(self, answers: Ints, discovered: Ints) -> Floats:
-        """Return what known classes have ahead of discovered ones ``(B,)``, so many answers of both kinds later."""
-        if not self.config.learn_share:
-            return np.zeros(len(answers))
-        share = self._share(answers, discovered)
-        favour: Floats = self.config.share_weight * np.log((1.0 - share) / share)
-        return favour

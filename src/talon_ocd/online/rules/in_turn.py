@@ -22,12 +22,10 @@ from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 NOBODY = -1e3
 """Log-odds of a category that is not there; JSON has no infinity."""
 Bools = npt.NDArray[np.bool_]
-Hurdle = Callable[[Ints, Ints, Ints], Floats]
-"""``(categories, answers, discovered) -> nats`` that evidence must reach, given how many categories there are when an
-image comes ``(B,)``, how many answers came before it, and how many of these were discovered categories."""
-Favour = Callable[[Ints, Ints], Floats]
-"""``(answers, discovered) -> nats`` that known classes have ahead, given how many answers came before an image
-``(B,)`` and how many of these were discovered categories."""
+Prior = Callable[[Ints, Ints, Ints], tuple[Floats, Floats]]
+"""``(categories, answers, discovered) -> nats`` that evidence must reach ``(B,)``, and that known classes have ahead
+``(B,)``, given how many categories there are when an image comes ``(B,)``, how many answers came before it, and how
+many of these were discovered categories."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,9 @@ class Left:
         counts: members by then ``(B,)``.
         sums: sums of their coordinates ``(B, d)``.
         prediction: where next members are expected then.
-        rows: the same, as ``Beliefs.screen_rows`` has it ``(B, d + 1)``.
+        rows: what ``Beliefs.screen_rows`` makes of it ``(B, d + 1)``.
         met: whether image j meets the category like this ``(B, B)``, j first.
-        first: whether the image is the first to change its category ``(B,)``.
-        last: whether it is the last ``(B,)``.
+        last: whether the image is the last to change its category ``(B,)``.
     """
 
     codes: Ints
@@ -51,7 +48,6 @@ class Left:
     prediction: Prediction
     rows: Floats32
     met: Bools
-    first: Bools
     last: Bools
 
 
@@ -67,8 +63,8 @@ class Round:
 class Batch:
     """Images ``(B, d)`` in front of categories."""
 
-    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, favour: Favour, learns: bool) -> None:
-        self.beliefs, self.hurdle, self.favour, self.learns = beliefs, hurdle, favour, learns
+    def __init__(self, beliefs: Beliefs, coordinates: Floats, prior: Prior, learns: bool) -> None:
+        self.beliefs, self.prior, self.learns = beliefs, prior, learns
         self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
         self._earlier = self._order < self._order[:, None]
         self._new = beliefs.model.new_surprise(coordinates)
@@ -104,12 +100,11 @@ class Batch:
         """Return codes ``(B,)`` as if every image came next, from scores alone."""
         if not self._size:
             return self._size + self._order
-        scores, nothing = self._screened.copy(), 0 * self._order
-        self.beliefs.favour(scores[:, : self.beliefs.known], self.favour(nothing, nothing)[:, None])
+        hurdle, favour = self._prior(None)
+        scores = self._scores(None, favour)
         best = scores.argmin(axis=1)
         density = self.beliefs.log_density_of_scores(scores[self._order, best].astype(np.float64))
-        joins = density + self._new >= self.hurdle(np.full(len(best), self.beliefs.living), self._order, nothing)
-        return np.where(joins, best, self._size + self._order)
+        return np.where(density + self._new >= hurdle, best, self._size + self._order)
 
     def _left(self, codes: Ints) -> Left:
         """Work out how images would leave their categories if codes ``(B,)`` were the answers."""
@@ -121,26 +116,23 @@ class Batch:
         follows = np.flatnonzero(counts > 1.0)  # few do, so that this product is small
         sums[follows] += earlier[follows].astype(np.float64) @ self._coordinates
         weights = self.beliefs.weights(codes)
-        counts, sums = weights * counts, weights[:, None] * sums
+        counts *= weights
+        sums *= weights[:, None]
         old = np.flatnonzero(codes < self._size)
         counts[old] += self.beliefs.counts[codes[old]]
         sums[old] += self.beliefs.sums[codes[old]]
         last = ~later.any(axis=1)
         until = np.where(last, len(codes), later.argmax(axis=1))
         met = self._earlier & changes & (self._order[:, None] <= until)
-        first = changes & ~earlier.any(axis=1)
         prediction = self.beliefs.predict(counts, sums)
         rows = self.beliefs.screen_rows(prediction)
-        return Left(codes, counts, sums, prediction, rows, met, first, changes & last)
+        return Left(codes, counts, sums, prediction, rows, met, changes & last)
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
-        favour = self._favour(left)
-        columns = _two_smallest(self._scores(left, favour))
-        best, odds = columns.copy(), self._odds(columns, left)
-        if left is not None:
-            fresh = columns >= self._size
-            best[fresh] = left.codes[columns[fresh] - self._size]
+        hurdle, favour = self._prior(left)
+        best = _two_smallest(self._scores(left, favour))
+        odds = self._density(best, left) + (self._new - hurdle)[:, None]
         odds += favour[:, None] * ((best >= 0) & (best < self.beliefs.known))
         tied = (odds[:, 1] == odds[:, 0]) & (best[:, 1] >= 0) & (best[:, 1] < best[:, 0])
         swap = tied | (odds[:, 1] > odds[:, 0])
@@ -156,52 +148,35 @@ class Batch:
         followed[fresh] = codes[codes[fresh] - self._size]
         return followed
 
-    def _favour(self, left: Left | None) -> Floats:
-        """Return what known classes have ahead of discovered ones when each image comes ``(B,)``, in nats."""
+    def _prior(self, left: Left | None) -> tuple[Floats, Floats]:
+        """Return what the evidence must reach, and what known classes have ahead, when each image comes ``(B,)``."""
+        living, nothing = np.full(len(self._order), self.beliefs.living), 0 * self._order
         if left is None:
-            return self.favour(0 * self._order, 0 * self._order)
-        return self.favour(self._order, self._discovered(left.codes))
-
-    def _discovered(self, codes: Ints) -> Ints:
-        """Return how many images before each one ``(B,)`` are of discovered categories if codes ``(B,)`` are so."""
-        discovered = (codes >= self.beliefs.known).astype(np.int64)
-        before: Ints = np.cumsum(discovered) - discovered
-        return before
+            return self.prior(living, nothing, nothing)
+        discovered = _number_before(left.codes >= self.beliefs.known)
+        return self.prior(living + _number_before(self._founded(left.codes)), self._order, discovered)
 
     def _scores(self, left: Left | None, favour: Floats) -> Floats32:
-        """Return scores ``(B, K + B)`` of categories as they were before, and as each image left its own."""
-        batch = len(self._order)
-        scores = np.empty((batch, self._size + max(batch, 2)), np.float32)
-        scores[:, : self._size], scores[:, self._size :] = self._screened, np.inf
+        """Return scores ``(B, K + B)`` of categories by their codes, as each image meets them."""
+        scores = np.full((len(self._order), self._size + max(len(self._order), 2)), np.inf, np.float32)
+        scores[:, : self._size] = self._screened
         if left is not None:
             columns = screened(self._seen, left.prediction.levels, left.rows)
-            np.copyto(scores[:, self._size : self._size + batch], columns, where=left.met)
-            leaving = np.flatnonzero(left.first & (left.codes < self._size))
-            later, left_by = np.nonzero(self._earlier[:, leaving])
-            scores[later, left.codes[leaving[left_by]]] = np.inf
-            own = self._size + np.flatnonzero(left.codes < self.beliefs.known)
-            known = scores[:, own]
-            self.beliefs.favour(known, favour[:, None])
-            scores[:, own] = known
+            places = self._order[:, None] * scores.shape[1] + left.codes
+            scores.reshape(-1)[places[left.met]] = columns[left.met]  # a third of what pairs of indices take
         self.beliefs.favour(scores[:, : self.beliefs.known], favour[:, None])
         return scores
 
-    def _odds(self, columns: Ints, left: Left | None) -> Floats:
-        """Return exact log-odds ``(B, 2)`` of scored columns ``(B, 2)`` against a new category, as if discovered."""
-        flat = columns.ravel()
-        prediction = self.beliefs.prediction(np.where(flat < self._size, flat, 0))
-        living, answered, discovered = np.full(len(columns), self.beliefs.living), 0 * self._order, 0 * self._order
+    def _density(self, codes: Ints, left: Left | None) -> Floats:
+        """Return exact log-densities ``(B, 2)`` in categories ``(B, 2)`` as each image meets them; -1 is nobody."""
+        prediction = self.beliefs.prediction(np.where(codes < self._size, codes, 0))
         if left is not None:
-            fresh = np.flatnonzero(flat >= self._size)
-            prediction.levels[fresh] = left.prediction.levels[flat[fresh] - self._size]
-            prediction.means[fresh] = left.prediction.means[flat[fresh] - self._size]
-            founded = self._founded(left.codes)
-            living, answered = living + np.cumsum(founded) - founded, self._order
-            discovered = self._discovered(left.codes)
-        prediction.levels[flat < 0] = 0
-        density = self.beliefs.log_density(np.repeat(self._coordinates, 2, axis=0), prediction)
-        odds: Floats = density.reshape(-1, 2) + (self._new - self.hurdle(living, answered, discovered))[:, None]
-        return odds
+            met = left.met[:, None] & (left.codes == codes[:, :, None])
+            place, by = met.any(axis=2), met.argmax(axis=2)
+            prediction.levels[place] = left.prediction.levels[by[place]]
+            prediction.means[place] = left.prediction.means[by[place]]
+        prediction.levels[codes < 0] = 0
+        return self.beliefs.log_density(self._coordinates[:, None], prediction)
 
     def _assignment(self, found: Round, ids: Ints, best: Ints) -> Assignment:
         """Return answers ``(B,)`` with ids; who founds a category has the best of the others for its runner-up."""
@@ -209,6 +184,12 @@ class Batch:
         odds = np.maximum(found.odds, NOBODY)
         runner_ups = np.where(founded, best[:, 0], best[:, 1])
         return Assignment(ids, founded, odds[:, 0], runner_ups, np.where(founded, odds[:, 0], odds[:, 1]))
+
+
+def _number_before(happens: Bools) -> Ints:
+    """Return how often something that happens or not with each image ``(B,)`` did before it ``(B,)``."""
+    before: Ints = happens.cumsum() - happens
+    return before
 
 
 def _two_smallest(scores: Floats32) -> Ints:
