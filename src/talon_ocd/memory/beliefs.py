@@ -78,8 +78,7 @@ class Beliefs:
             weight = np.exp(2.0 * self._volume / (model.tail + model.size))
             base = model.tail * weight
         base[0] = np.inf  # nobody joins an empty category
-        self._weighted = weight[:, None] * self._precision
-        self._unplaced = torch.from_numpy(base).float(), torch.from_numpy(self._weighted.T).float()
+        self._base, self._weighted = base.astype(np.float32), (weight[:, None] * self._precision).astype(np.float32)
         self._counts, self._sums = counts.astype(np.float64), sums.astype(np.float64)
         self._levels, self._means = np.zeros(len(counts), np.int64), np.zeros(sums.shape)
         self._screen = np.zeros((len(counts), model.size + 1), np.float32)
@@ -152,17 +151,19 @@ class Beliefs:
     def screen_rows(self, prediction: Prediction) -> Floats32:
         """Return ``(L, d + 1)``: products with ``z, 1`` are what means of categories change in their scores."""
         rows = np.empty((len(prediction.levels), self.model.size + 1), np.float32)
-        leaning = self._weighted[prediction.levels] * prediction.means
-        rows[:, -1] = np.einsum("ld,ld->l", leaning, prediction.means)
-        np.multiply(leaning, -2.0, out=rows[:, :-1], casting="same_kind")
+        means = prediction.means.astype(np.float32)
+        leaning = self._weighted[prediction.levels] * means
+        rows[:, -1] = np.einsum("ld,ld->l", leaning, means)
+        np.multiply(leaning, -2.0, out=rows[:, :-1])
         return rows
 
     def seen(self, coordinates: Floats) -> Seen:
         """Return images ``(B, d)`` as the screen wants them."""
         rows = np.ones((len(coordinates), self.model.size + 1), np.float32)
         rows[:, :-1] = coordinates
-        base, weighted = self._unplaced
-        return Seen(rows, torch.addmm(base, torch.from_numpy(rows[:, :-1]).square(), weighted).numpy())
+        squares = torch.from_numpy(rows[:, :-1]).square()
+        unplaced = torch.addmm(torch.from_numpy(self._base), squares, torch.from_numpy(self._weighted).T)
+        return Seen(rows, unplaced.numpy())
 
     def screen(self, seen: Seen, categories: Ints | slice = slice(None)) -> Floats32:
         """Return float32 ``(B, L)`` that are the smaller, the better a category explains an image."""

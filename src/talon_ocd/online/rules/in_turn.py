@@ -30,18 +30,20 @@ many of these were discovered categories."""
 
 @dataclass(frozen=True)
 class Left:
-    """Categories as images leave them: row i is the category of image i, with image i in it.
+    """Categories as L images leave them: those that change something, all of them if the stream learns.
 
     Attributes:
-        codes: the categories ``(B,)``.
-        counts: members by then ``(B,)``.
-        sums: sums of their coordinates ``(B, d)``.
+        answers: codes of all images ``(B,)``.
+        codes: the categories ``(L,)``.
+        counts: members by then ``(L,)``.
+        sums: sums of their coordinates ``(L, d)``.
         prediction: where next members are expected then.
-        rows: what ``Beliefs.screen_rows`` makes of it ``(B, d + 1)``.
-        met: whether image j meets the category like this ``(B, B)``, j first.
-        last: whether the image is the last to change its category ``(B,)``.
+        rows: what ``Beliefs.screen_rows`` makes of it ``(L, d + 1)``.
+        met: whether image j meets the category like this ``(B, L)``, j first.
+        last: whether no other image changes the category later ``(L,)``.
     """
 
+    answers: Ints
     codes: Ints
     counts: Floats
     sums: Floats
@@ -66,7 +68,6 @@ class Batch:
     def __init__(self, beliefs: Beliefs, coordinates: Floats, prior: Prior, learns: bool) -> None:
         self.beliefs, self.prior, self.learns = beliefs, prior, learns
         self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
-        self._earlier = self._order < self._order[:, None]
         self._new = beliefs.model.new_surprise(coordinates)
         self._seen = beliefs.seen(coordinates)
         self._screened = beliefs.screen(self._seen)
@@ -89,7 +90,7 @@ class Batch:
         ids = np.concatenate([np.arange(self._size), fresh, [-1]])  # the last one is for code -1, nobody
         last = np.flatnonzero(left.last)
         prediction = Prediction(left.prediction.levels[last], left.prediction.means[last])
-        self.beliefs.put(ids[codes[last]], left.counts[last], left.sums[last], (prediction, left.rows[last]))
+        self.beliefs.put(ids[left.codes[last]], left.counts[last], left.sums[last], (prediction, left.rows[last]))
         return self._assignment(found, ids[codes], ids[found.best])
 
     def _founded(self, codes: Ints) -> Bools:
@@ -108,25 +109,23 @@ class Batch:
 
     def _left(self, codes: Ints) -> Left:
         """Work out how images would leave their categories if codes ``(B,)`` were the answers."""
-        changes = self._founded(codes) | self.learns
-        changed = np.where(changes, codes, -1 - self._order)  # who changes nothing has nothing in common with anybody
-        same = changed == changed[:, None]
-        earlier, later = same & self._earlier, same & self._earlier.T
-        counts, sums = 1.0 + earlier.sum(axis=1), self._coordinates.copy()
-        follows = np.flatnonzero(counts > 1.0)  # few do, so that this product is small
-        sums[follows] += earlier[follows].astype(np.float64) @ self._coordinates
-        weights = self.beliefs.weights(codes)
+        images = self._order if self.learns else np.flatnonzero(self._founded(codes))
+        changed, came = codes[images], self._order[:, None]
+        later = (changed == changed[:, None]) & (images > images[:, None])
+        last, heirs = ~later.any(axis=1), later.argmax(axis=1) if len(images) else images
+        counts, sums = np.ones(len(images)), self._coordinates[images]
+        for place in np.flatnonzero(~last):  # few hand a category on to another image
+            counts[heirs[place]] += counts[place]
+            sums[heirs[place]] += sums[place]
+        weights = self.beliefs.weights(changed)
         counts *= weights
         sums *= weights[:, None]
-        old = np.flatnonzero(codes < self._size)
-        counts[old] += self.beliefs.counts[codes[old]]
-        sums[old] += self.beliefs.sums[codes[old]]
-        last = ~later.any(axis=1)
-        until = np.where(last, len(codes), later.argmax(axis=1))
-        met = self._earlier & changes & (self._order[:, None] <= until)
+        old = np.flatnonzero(changed < self._size)
+        counts[old] += self.beliefs.counts[changed[old]]
+        sums[old] += self.beliefs.sums[changed[old]]
         prediction = self.beliefs.predict(counts, sums)
-        rows = self.beliefs.screen_rows(prediction)
-        return Left(codes, counts, sums, prediction, rows, met, changes & last)
+        met = (images < came) & (last | (came <= images[heirs]))
+        return Left(codes, changed, counts, sums, prediction, self.beliefs.screen_rows(prediction), met, last)
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
@@ -153,8 +152,8 @@ class Batch:
         living, nothing = np.full(len(self._order), self.beliefs.living), 0 * self._order
         if left is None:
             return self.prior(living, nothing, nothing)
-        discovered = _number_before(left.codes >= self.beliefs.known)
-        return self.prior(living + _number_before(self._founded(left.codes)), self._order, discovered)
+        discovered = _number_before(left.answers >= self.beliefs.known)
+        return self.prior(living + _number_before(self._founded(left.answers)), self._order, discovered)
 
     def _scores(self, left: Left | None, favour: Floats) -> Floats32:
         """Return scores ``(B, K + B)`` of categories by their codes, as each image meets them."""
@@ -171,10 +170,9 @@ class Batch:
         """Return exact log-densities ``(B, 2)`` in categories ``(B, 2)`` as each image meets them; -1 is nobody."""
         prediction = self.beliefs.prediction(np.where(codes < self._size, codes, 0))
         if left is not None:
-            met = left.met[:, None] & (left.codes == codes[:, :, None])
-            place, by = met.any(axis=2), met.argmax(axis=2)
-            prediction.levels[place] = left.prediction.levels[by[place]]
-            prediction.means[place] = left.prediction.means[by[place]]
+            image, place, by = np.nonzero(left.met[:, None] & (left.codes == codes[:, :, None]))
+            prediction.levels[image, place] = left.prediction.levels[by]
+            prediction.means[image, place] = left.prediction.means[by]
         prediction.levels[codes < 0] = 0
         return self.beliefs.log_density(self._coordinates[:, None], prediction)
 
