@@ -35,7 +35,6 @@ from talon_ocd.backbones import EfficientNetLite0
 from talon_ocd.backbones.vectors import Vectors
 from talon_ocd.benchmarks import rules
 from talon_ocd.benchmarks.decisions import THRESHOLD, filled, queries
-from talon_ocd.benchmarks.sizes import Sizes
 from talon_ocd.benchmarks.timing import Timing, interleaved
 from talon_ocd.cli import choices
 from talon_ocd.config import EvidenceConfig, OnlineConfig
@@ -206,8 +205,8 @@ def talon(chosen: argparse.Namespace) -> Iterator[Opened]:
 def evidence(chosen: argparse.Namespace) -> Iterator[Opened]:
     """Open a stream that decides by evidence, with second thoughts."""
     memory = filled(chosen.prototypes, chosen.size)
-    sizes = Sizes(rule_features=chosen.size, coordinates=min(COORDINATES, chosen.size))
-    rule = EvidenceRule(rules.scene(memory.prototypes, sizes), EvidenceConfig())
+    scene = rules.scene(memory.prototypes, min(COORDINATES, chosen.size))
+    rule = EvidenceRule(scene, EvidenceConfig())
     stream = FeatureStream(memory, config_of(chosen), rule=rule)
     yield stream, lambda features, first: stream.observe_many(features, sources(first, len(features))), dict
 

@@ -21,7 +21,7 @@ from talon_ocd.progress import Progress
 NAMES = [
     *(f"stream/{encoder}/{other}" for encoder in ("lite0", "vit-b16") for other in ("forward", "two-forward")),
     *(f"decisions/{size}/{what}" for size in ("1k", "2k") for what in ("same-ids", "product")),
-    "rules/20/cosine",
+    *(f"rules/20x32/{what}" for what in ("stream", "answers")),
     *(f"training/{encoder}/{what}" for encoder in ("lite0", "vit-b16") for what in ("step", "uncached")),
     "memory/2k/growth",
     "memory/long-stream/growth",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from talon_ocd.benchmarks.decisions import THRESHOLD
 from talon_ocd.benchmarks.result import Result, Target
 from talon_ocd.benchmarks.sizes import Sizes
 from talon_ocd.benchmarks.timing import Contender, details, interleaved, ratio
-from talon_ocd.config import EvidenceConfig
+from talon_ocd.config import EvidenceConfig, OnlineConfig
 from talon_ocd.memory import PrototypeMemory, TwoCovariance
-from talon_ocd.online import CosineRule, Evidence, EvidenceRule
+from talon_ocd.online import CosineRule, Evidence, EvidenceRule, FeatureStream
 from talon_ocd.progress import SILENT, Progress
 
 NO_DEARER = Target("<=", 1.0)
@@ -23,51 +24,80 @@ NOISE = 0.3
 """Length of what an image adds to its class."""
 MEMBERS = 20
 """Labelled images of each class."""
+WITHOUT_SECOND_THOUGHTS = EvidenceConfig(keep=0)
 
 
 def measure(sizes: Sizes, progress: Progress = SILENT) -> Iterator[Result]:
-    """Measure at every number of categories: no image is new, as in a stream that has run for a while."""
-    for number in sizes.categories:
-        classes = F.normalize(torch.randn(number, sizes.rule_features, generator=_generator(0)), dim=1)
-        works = contenders(classes, sizes)
+    """Measure at every size: no image is new, as in a stream that has run for a while."""
+    for number, features, coordinates in sizes.rules:
+        classes = F.normalize(torch.randn(number, features, generator=_generator(0)), dim=1)
+        works = contenders(classes, coordinates, sizes.batch)
         interleaved(works, 1)  # a first turn that doesn't count
         repeats = 3 * sizes.repeats
-        with progress.task(f"Rules, {number} categories", 2 * repeats, "runs") as task:
+        with progress.task(f"Rules, {number} categories, D = {features}", len(works) * repeats, "runs") as task:
             timings = interleaved(works, repeats, sizes.seconds, task)
-        facts = {"B_K_D_d": (sizes.batch, number, sizes.rule_features, sizes.coordinates)}
-        value = ratio(timings["evidence"], timings["cosine"])
-        found = {**details(timings, "evidence", "cosine"), **facts}
-        yield Result(f"rules/{number}/cosine", value, "x seconds", NO_DEARER, "of TALON's rule", found)
+        facts = {
+            "B_K_D_d": (sizes.batch, number, features, coordinates),
+            "without_prototypes": ratio(timings["evidence without prototypes"], timings["cosine"]),
+        }
+        for what, prefix, note in (
+            ("stream", "", "of TALON's rule and its update, in a stream without second thoughts"),
+            ("answers", "bare ", "of TALON's rule, nothing is learned"),
+        ):
+            evidence, cosine = f"{prefix}evidence", f"{prefix}cosine"
+            value = ratio(timings[evidence], timings[cosine])
+            found = {**details(timings, evidence, cosine), **facts}
+            yield Result(f"rules/{number}x{features}/{what}", value, "x seconds", NO_DEARER, note, found)
 
 
-def contenders(classes: Tensor, sizes: Sizes) -> dict[str, Contender]:
-    """Return the answers of both rules to the same batch, learning included."""
-    memory = PrototypeMemory(classes)
-    cosine, evidence = CosineRule(THRESHOLD), EvidenceRule(scene(classes, sizes), EvidenceConfig(keep=0))
-    turn: list[int] = [0]
+def contenders(classes: Tensor, coordinates: int, batch: int) -> dict[str, Contender]:
+    """Return what both rules do with the same batches: answer and learn in a stream, or answer only.
 
-    def batch() -> Tensor:
-        return queries(classes, sizes.batch, turn[0])
+    A stream moves prototypes whatever rule decides. The evidence rule doesn't look at them: without them is what it
+    needs itself to answer and learn.
+    """
+    evidence, memory = scene(classes, coordinates), PrototypeMemory(classes)
+    config = OnlineConfig(threshold=THRESHOLD, adapt=("prototypes",), adapt_every=batch, index_above=0)
+    still = OnlineConfig(adapt=(), adapt_every=batch)
+    cosine, unlearning = CosineRule(THRESHOLD), EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS, learns=False)
 
-    def by_cosine() -> Callable[[], object]:
-        turn[0] += 1
-        features = batch()
-        return lambda: cosine.assign(features, memory)
+    def stream(config: OnlineConfig, rule: EvidenceRule | None = None) -> Callable[[Tensor], object]:
+        opened = FeatureStream(PrototypeMemory(classes), config, rule=rule)
 
-    def by_evidence() -> Callable[[], object]:
-        features = batch()
-        return lambda: evidence.assign(features, memory)
+        def act(features: Tensor) -> None:
+            opened.place(features)
+            opened.adapt()
 
-    return {"cosine": by_cosine, "evidence": by_evidence}
+        return act
+
+    acts: dict[str, Callable[[Tensor], object]] = {
+        "cosine": stream(config),
+        "evidence": stream(config, EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS)),
+        "evidence without prototypes": stream(still, EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS)),
+        "bare cosine": lambda features: cosine.assign(features, memory),
+        "bare evidence": lambda features: unlearning.assign(features, memory),
+    }
+    return {name: _on_batches(act, classes, batch) for name, act in acts.items()}
 
 
-def scene(classes: Tensor, sizes: Sizes) -> Evidence:
-    """Return evidence of classes ``(K, D)`` in coordinates in which images vary by 1 inside a class."""
-    size = min(sizes.coordinates, sizes.rule_features)
-    directions = np.linalg.qr(torch.randn(sizes.rule_features, size, generator=_generator(1)).double().numpy())[0]
-    inside = NOISE / sizes.rule_features**0.5
-    psi = np.full(size, 1.0 / (sizes.rule_features * inside**2))
-    model = TwoCovariance(np.zeros(sizes.rule_features), directions / inside, psi, 30.0)
+def _on_batches(act: Callable[[Tensor], object], classes: Tensor, batch: int) -> Contender:
+    """Let something be done with one batch after another."""
+    seeds = count()
+
+    def prepare() -> Callable[[], object]:
+        features = queries(classes, batch, next(seeds))
+        return lambda: act(features)
+
+    return prepare
+
+
+def scene(classes: Tensor, coordinates: int) -> Evidence:
+    """Return evidence of classes ``(K, D)`` in so many coordinates, in which images vary by 1 inside a class."""
+    features = classes.shape[1]
+    directions = np.linalg.qr(torch.randn(features, coordinates, generator=_generator(1)).double().numpy())[0]
+    inside = NOISE / features**0.5
+    psi = np.full(coordinates, 1.0 / (features * inside**2))
+    model = TwoCovariance(np.zeros(features), directions / inside, psi, 30.0)
     counts = np.full(len(classes), float(MEMBERS))
     return Evidence(model, counts, MEMBERS * model.coordinates(classes))
 

@@ -24,12 +24,10 @@ class Sizes:
     """K of the decision benchmark."""
     feature_size: int = 768
     """D of decisions and of the memory benchmark."""
-    categories: tuple[int, ...] = (200, 2_000, 10_000)
-    """K at which the two rules are compared."""
-    rule_features: int = 1280
-    """D at which they are."""
-    coordinates: int = 256
-    """d of the evidence rule."""
+    rules: tuple[tuple[int, int, int], ...] = (
+        (200, 1280, 256), (2_000, 1280, 256), (10_000, 1280, 256), (200, 3616, 374), (40, 1808, 235),
+    )  # fmt: skip
+    """K, D and d at which the two rules are compared; the last two are what the default has on CUB and on Pets."""
     train_batch: int = 128
     """Images a training step, two views each."""
     train_steps: int = 6
@@ -54,6 +52,6 @@ class Sizes:
         }  # fmt: skip
         return cls(
             repeats=2, seconds=1.0, batch=16, lite_size=32, vit=vit, prototypes=(1_000, 2_000), feature_size=32,
-            categories=(20,), rule_features=32, coordinates=8, train_batch=8, train_steps=3, fresh_batch=4,
-            stored=2_000, streamed=5_000, streamed_size=16, streamed_classes=20,
+            rules=((20, 32, 8),), train_batch=8, train_steps=3, fresh_batch=4, stored=2_000, streamed=5_000,
+            streamed_size=16, streamed_classes=20,
         )  # fmt: skip

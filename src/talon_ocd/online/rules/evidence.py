@@ -141,7 +141,7 @@ class EvidenceRule:
 
     def think_again(self, newest: int | None = None) -> int:
         """Offer recent images, or the ``newest`` of them, to all categories; returns how many moved to another one."""
-        if not self.learns or not self.config.sweeps:
+        if not self.learns or not self.config.sweeps or not self.recent:
             return 0
         nothing = np.zeros(1, np.int64)
         hurdle, _ = self._prior(np.array([self.beliefs.living]), nothing, nothing)
