@@ -5,9 +5,9 @@ That is the threshold of TALON's rule or the offset of the evidence rule, and ho
 Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
 them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
 thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
-nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is the middle
-one, as a rule, and only the second half of a rehearsal counts: a real stream has its beginning behind it soon. Nothing
-but the labelled set is looked at, and the number of new classes is never used.
+nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is their mean,
+the better counting more, and only the second half of a rehearsal counts: a real stream has its beginning behind it
+soon. Nothing but the labelled set is looked at, and the number of new classes is never used.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
-ENOUGH = 0.99
-"""Categories found over present from which on they count as enough, as a mean over rehearsals."""
+FEWEST = 0.95
+"""Categories found over present up to which an offset counts nothing, as a mean over rehearsals; from 1 on, fully."""
 OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
-WIDEST = 1.5
-"""Nats that the chosen offset is above the lowest good one at most: a wider top says nothing, and they open more."""
+POINT = 0.01
+"""Accuracy that lets an offset count e times as much."""
 UNTOLD = 5
 """Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
 ORDERS = 4
@@ -180,7 +180,7 @@ def calibrate(
         orders = config.orders
         trials += try_thresholds(rehearsed, grid, settings, epochs, orders, seed, progress, processes=processes)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
-    chosen = plateau(trials) if by_evidence else choose(trials)
+    chosen = weighed(trials) if by_evidence else choose(trials)
     classes = len(labels.unique())
     threshold = chosen.threshold * classes / (classes + UNTOLD) if by_evidence else chosen.threshold
     held_out = classes - len(labels[folds[0].train].unique())
@@ -200,25 +200,26 @@ def choose(trials: Sequence[Trial]) -> Trial:
     return equals[len(equals) // 2]
 
 
-def plateau(trials: Sequence[Trial]) -> Trial:
-    """Return the middle of the offsets whose accuracy is within one standard error of the best, or a lower one.
+def weighed(trials: Sequence[Trial]) -> Trial:
+    """Return the mean of the offsets, the better counting more: e times as much for every ``POINT`` of accuracy.
 
-    Accuracy is noisy and its top is flat, most of all with few known classes: the middle keeps clear of both edges. If
-    the top is wide, it is nearer to the lower edge, because larger offsets open more categories.
-    Offsets that find fewer categories than there are take part only if no good one finds enough: below some offset
+    Accuracy is noisy and its top is flat, most of all with few known classes, so that no offset is the best one; it
+    falls faster on one side of the top than on the other, which a mean heeds.
+    Offsets that find fewer categories than there are count less, or not at all if others do: below some offset
     everything joins known classes, which few new images can make look fair. More training must pay: see ``pays``.
     """
     chosen: tuple[Trial, Floats] | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
         own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
-        best = max(own, key=lambda trial: trial.strict_all)
-        good = [trial for trial in own if trial.strict_all >= best.strict_all - best.standard_error]
-        good = [trial for trial in good if trial.found_ratio >= ENOUGH] or good
-        offset = min((good[0].threshold + good[-1].threshold) / 2, good[0].threshold + WIDEST)
-        offsets = [trial.threshold for trial in own]
+        accuracy, found = np.array([(trial.strict_all, trial.found_ratio) for trial in own]).T
+        enough = np.clip((found - FEWEST) / (1.0 - FEWEST), 0.0, 1.0)
+        weights = np.exp((accuracy - accuracy.max()) / POINT) * (enough if enough.any() else 1.0)
+        weights /= weights.sum()
+        offsets = np.array([trial.threshold for trial in own])
+        offset = float(weights @ offsets)
         names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
         values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
-        runs = np.mean([trial.runs for trial in good], axis=0)
+        runs = weights @ np.array([trial.runs for trial in own])
         if chosen is None or pays(runs - chosen[1]):
             chosen = Trial(epochs, offset, **values, runs=tuple(runs.tolist())), runs
     assert chosen is not None
