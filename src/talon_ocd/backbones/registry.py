@@ -87,8 +87,12 @@ def backbone_from_architecture(architecture: dict[str, Any], preprocessing: Prep
     kind = str(architecture.get("kind"))
     if kind == PAIRED:
         base = backbone_from_architecture(architecture["base"], preprocessing)
-        later = {"texture": 0, "trained_texture": False}
-        return Paired(base, architecture.get("trained", True), **{k: architecture.get(k, v) for k, v in later.items()})
+        return Paired(
+            base,
+            trained=architecture.get("trained", True),
+            texture=architecture.get("texture", 0),
+            trained_texture=architecture.get("trained_texture", False),
+        )
     if kind not in _KINDS:
         raise BackboneError(
             f"the saved backbone is of kind {kind!r}, this version builds {', '.join(_KINDS)}; upgrade it."
