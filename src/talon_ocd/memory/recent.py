@@ -87,9 +87,9 @@ class Recent:
         looked_at = np.flatnonzero((homes >= 0) & ~np.isin(homes, held))[-room:] if room else NOBODY
         counts = _without(beliefs, homes[looked_at])
         bare = np.flatnonzero(counts[: beliefs.known] <= ROUNDING)  # classes that people took all labelled images from
+        counts[bare] = beliefs.counts[bare]  # they keep their images, which are looked at no more
         looked_at = looked_at[~np.isin(homes[looked_at], bare)]
         coordinates, own = self._kept("coordinates")[looked_at], homes[looked_at]
-        counts = _without(beliefs, own)
         fixed = np.flatnonzero((counts > ROUNDING) & (beliefs.counts > 1.0 - ROUNDING))
         free = np.setdiff1d(own, fixed)
         if len(free) < 2:
