@@ -39,6 +39,8 @@ RUNS = {
     "sum": OfflineConfig(epochs=1, batch_size=30, views=2, reduction="sum", classifier_weight=0.0, lr_encoder=1e-4),
     "fresh": OfflineConfig(epochs=1, batch_size=30, views=0, augmentation="gcd"),
 }
+TEXTURED = (0, 1)
+"""Epochs of models with texture: one with that of the pre-trained head, one with that of the trained head as well."""
 TOO_MANY = "2 processes can't share batches of 1 images; start fewer, or raise offline.batch_size."
 SETTINGS = TalonConfig().override(epochs=1, views=2)
 
@@ -62,14 +64,15 @@ def trained(config: OfflineConfig, processes: Processes, checkpoint: Path | None
     return {**backbone.head.state_dict(), "classifier": report.classifier_weights, **facts}
 
 
-def learned_texture(processes: Processes) -> dict[str, Tensor]:
-    """Fit a model with texture; returns what its texture learned."""
+def fitted(epochs: int, processes: Processes) -> dict[str, Tensor]:
+    """Fit a model with texture; returns its head and its prototypes."""
     torch.manual_seed(0)  # the weights of the encoder
-    config = TalonConfig().override(epochs=0, texture=4, rounds=1, orders=1, grid=4)
+    config = TalonConfig().override(epochs=epochs, texture=4, trained_weight=1.0, views=2, batch_size=20)
+    config = config.override(rounds=1, orders=1, grid=4, try_untrained=False)
     talon = Talon(EfficientNetLite0(image_size=64), config)
     talon.fit(items(), processes=processes)
-    assert isinstance(talon.backbone, Paired) and talon.backbone.head.texture is not None
-    return talon.backbone.head.texture.state_dict()
+    assert isinstance(talon.backbone, Paired) and len(talon.backbone.head.textures) == (2 if epochs else 1)
+    return {**talon.backbone.head.state_dict(), "prototypes": talon.memory.prototypes}
 
 
 def refusal(work: Callable[[], object]) -> list[str]:
@@ -102,7 +105,8 @@ def member(rank: int, folder: Path) -> None:
         save_file(again, folder / f"again-{rank}.safetensors")
         if rank == 1:
             pytest.MonkeyPatch().setattr(Texture, "learn", not_here)  # the first process does, for all
-        save_file(learned_texture(processes), folder / f"texture-{rank}.safetensors")
+        for epochs in TEXTURED:
+            save_file(fitted(epochs, processes), folder / f"textured-{epochs}-{rank}.safetensors")
         facts = {
             "checkpoint": checkpoint.exists(),
             "map": processes.map(lambda value: value**2, [1, 2, 3]),
@@ -150,12 +154,28 @@ def test_the_first_process_writes_and_all_resume_from_it(two: Path) -> None:
             assert torch.equal(again[key], whole[key])
 
 
-def test_texture_is_learned_once_and_is_that_of_one_process(two: Path) -> None:
-    alone = learned_texture(ALONE)
-    first, second = (load_file(two / f"texture-{rank}.safetensors") for rank in (0, 1))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    same = (first["directions"].T @ alone["directions"]).abs()  # a direction may be turned round
-    torch.testing.assert_close(same, torch.eye(4), rtol=0, atol=1e-3)
+@pytest.mark.parametrize("epochs", TEXTURED)
+def test_textures_are_learned_once_and_models_are_those_of_one_process(two: Path, epochs: int) -> None:
+    alone = fitted(epochs, ALONE)
+    first, second = (load_file(two / f"textured-{epochs}-{rank}.safetensors") for rank in (0, 1))
+    assert first.keys() == alone.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    for part in ("texture", "second_texture")[: 1 + epochs]:
+        same = (first[f"{part}.directions"].T @ alone[f"{part}.directions"]).abs()  # a direction may be turned round
+        torch.testing.assert_close(same, torch.eye(4), rtol=0, atol=1e-3)
+    cosines, wanted = (found["prototypes"] @ found["prototypes"].T for found in (first, alone))  # whatever is turned
+    torch.testing.assert_close(cosines, wanted, rtol=0, atol=1e-3)
+    torch.testing.assert_close(first["centres"], alone["centres"], rtol=0, atol=1e-3)
+
+
+def test_two_processes_train_the_second_head_as_one_does(two: Path) -> None:
+    """Weights whose gradients are nearly 0 may step either way, so that only all of them together are compared."""
+    alone, both = fitted(1, ALONE), load_file(two / "textured-1-0.safetensors")
+    names = [name.removeprefix("first.") for name in alone if name.startswith("first.")]
+    start, one, other = (
+        torch.cat([found[f"{head}.{name}"].flatten() for name in names])
+        for found, head in ((alone, "first"), (alone, "second"), (both, "second"))
+    )
+    assert (other - one).norm() < 1e-3 * (one - start).norm()
 
 
 def test_a_failure_of_one_is_told_by_it_and_ends_all(two: Path) -> None:
