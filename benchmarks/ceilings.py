@@ -9,10 +9,6 @@ The last rows are an experiment: ψ and the mean of class means, estimated again
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measuring import chosen, options, write
 from reestimation import MATURE, ReestimatingMethod, evidence_of
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -29,19 +26,17 @@ from torch.nn import functional as F
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.config import EvidenceConfig
-from talon_ocd.evaluation.datasets import Dataset, load_dataset
+from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.grid import Grid
 from talon_ocd.evaluation.plan import Cell, Plan
 from talon_ocd.evaluation.protocol import Experiment, default_cache_directory, score
 from talon_ocd.evaluation.rows import PARTS, Row, group_rows, spread
-from talon_ocd.images import display
 from talon_ocd.memory import Beliefs, PrototypeMemory, Recent
 from talon_ocd.memory.beliefs import Ints
 from talon_ocd.memory.two_covariance import Floats
 from talon_ocd.methods import Trained, get_method
 from talon_ocd.methods.evidence import EvidenceMethod
 from talon_ocd.online import Evidence, EvidenceRule
-from talon_ocd.saved import write_files
 
 RESTARTS = 5
 L2 = (1e-3, 1e-2, 1e-1, 1.0)
@@ -203,33 +198,18 @@ def tell(found: dict[str, Any]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description="Ceilings beside the evidence rule.")
-    parser.add_argument("--dataset", default="digits")
-    parser.add_argument("--root", type=Path, help="where data sets are; default $TALON_DATA")
+    parser = options("Ceilings beside the evidence rule.", seeds="0,1,2")
     parser.add_argument("--fits", type=Path, required=True, help="output folder of talon evaluate")
-    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--orders", type=int, default=3)
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--image-size", type=int)
-    parser.add_argument("--aspect")
-    parser.add_argument("--set", action="append", dest="settings", help="any setting, as in talon evaluate")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file")
     given = parser.parse_args(words)
-    backbone = choices.backbone_from(given.backbone, given.image_size, given.aspect)
-    config = choices.config_from("default", backbone.family, None, given.settings)
-    seeds = [int(word) for word in given.seeds.split(",")]
-    plan = Plan([Cell("evidence", get_method("evidence", config))], config, seeds, given.orders)
-    usual = os.environ.get("TALON_DATA") if given.dataset not in ("digits", "glyphs") else None
-    dataset = load_dataset(given.dataset, given.root or (Path(usual) if usual else None))
-    rows = list(
-        Ceilings(plan, backbone, given.fits, {}, default_cache_directory(), progress_for(choices.err)).measure(dataset)
-    )
-    command = display(shlex.join(["python", "benchmarks/ceilings.py", *words]))
-    about = {"command": command, "commit": choices.commit(), "seeds": seeds, "orders": given.orders, "what": WHAT}
-    content = {**about, "summary": summary(rows), "rows": rows}
-    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-    write_files(given.output.resolve().parent, {given.output.name: f"{text}\n".encode()})
-    tell(content["summary"])
+    on = chosen(given)
+    plan = Plan([Cell("evidence", get_method("evidence", on.config))], on.config, on.seeds, given.orders)
+    ceilings = Ceilings(plan, on.backbone, given.fits, {}, default_cache_directory(), progress_for(choices.err))
+    rows = list(ceilings.measure(on.dataset))
+    found = summary(rows)
+    content = {"seeds": on.seeds, "orders": given.orders, "what": WHAT, "summary": found, "rows": rows}
+    write(given.output, "ceilings.py", words, content)
+    tell(found)
     return 0
 
 

@@ -12,20 +12,16 @@ best one better than an image of a new class does.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measuring import chosen, options, write
 from scipy.stats import rankdata
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,9 +31,8 @@ from talon_ocd.backbones.texture import Texture
 from talon_ocd.cli import choices
 from talon_ocd.cli.display import progress_for
 from talon_ocd.config import EvidenceConfig, OfflineConfig, TalonConfig
-from talon_ocd.evaluation.datasets import Dataset, load_dataset
+from talon_ocd.evaluation.datasets import Dataset
 from talon_ocd.evaluation.protocol import Experiment, default_cache_directory
-from talon_ocd.images import display
 from talon_ocd.memory.beliefs import Ints, screened
 from talon_ocd.memory.two_covariance import Floats
 from talon_ocd.offline import TrunkOutputs
@@ -45,7 +40,6 @@ from talon_ocd.offline.estimate import estimate
 from talon_ocd.offline.features import class_means, encode
 from talon_ocd.offline.fit import TEXTURE_IMAGES
 from talon_ocd.offline.trainer import Views, train_head
-from talon_ocd.saved import write_files
 from talon_ocd.talon import cache_for, prepared
 
 MIXED = "pseudo-novel classes"
@@ -230,28 +224,15 @@ def tell(row: Mapping[str, Any]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description="Which training of the head helps new classes.")
-    parser.add_argument("--dataset", default="digits")
-    parser.add_argument("--root", type=Path, help="where data sets are; default $TALON_DATA")
-    parser.add_argument("--seeds", default="0", help="labelled halves")
+    parser = options("Which training of the head helps new classes.", seeds="0")
     parser.add_argument("--only", help="names of variants, with commas")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--image-size", type=int)
-    parser.add_argument("--aspect")
-    parser.add_argument("--set", action="append", dest="settings", help="any setting, as in talon evaluate")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file")
     given = parser.parse_args(words)
-    backbone = choices.backbone_from(given.backbone, given.image_size, given.aspect)
-    config = choices.config_from("default", backbone.family, None, given.settings)
-    usual = os.environ.get("TALON_DATA") if given.dataset not in ("digits", "glyphs") else None
-    dataset = load_dataset(given.dataset, given.root or (Path(usual) if usual else None))
+    on = chosen(given)
     variants = given.only.split(",") if given.only else list(VARIANTS)
-    seeds = [int(word) for word in given.seeds.split(",")]
-    rows = [row for seed in seeds for row in study(dataset, backbone, replace(config, seed=seed), variants)]
-    command = display(shlex.join(["python", "benchmarks/representation.py", *words]))
-    about = {"command": command, "commit": choices.commit(), "dataset": dataset.name, "seeds": seeds, "parts": PARTS}
-    text = json.dumps({**about, "rows": rows}, ensure_ascii=False, indent=1, allow_nan=False)
-    write_files(given.output.resolve().parent, {given.output.name: f"{text}\n".encode()})
+    halves = [replace(on.config, seed=seed) for seed in on.seeds]
+    rows = [row for config in halves for row in study(on.dataset, on.backbone, config, variants)]
+    content = {"dataset": on.dataset.name, "seeds": on.seeds, "parts": PARTS, "rows": rows}
+    write(given.output, "representation.py", words, content)
     return 0
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not SCRIPTS.is_dir(), reason="installed without 
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     """The scripts as modules; a script finds its neighbours because Python looks in its folder."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    names = ("ceilings", "reestimation")
+    names = ("ceilings", "reestimation", "measuring")
     yield {name: importlib.import_module(name) for name in names}
     for name in names:
         del sys.modules[name]

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(not SCRIPTS.is_dir(), reason="installed without 
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     yield importlib.import_module("representation")
-    del sys.modules["representation"]
+    for name in ("representation", "measuring"):
+        del sys.modules[name]
 
 
 class Numbers:
