@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from talon_ocd.durable.journal import Journal
+from talon_ocd.durable.journal import JOURNAL, Journal
 from talon_ocd.errors import StreamError
 from talon_ocd.online import Bounds
 
@@ -47,6 +48,20 @@ def fingerprint(facts: Mapping[str, Any], *states: Mapping[str, Tensor]) -> str:
 def settings_of(threshold: float, rule: str, finer: float, adapt: tuple[str, ...], bounds: Bounds) -> dict[str, Any]:
     """Return the settings of a stream as plain data."""
     return {"rule": rule, "threshold": threshold, "finer": finer, "adapt": list(adapt), "bounds": asdict(bounds)}
+
+
+def settings_at(folder: Path) -> Mapping[str, Any]:
+    """Return the settings that a stream folder was begun with; nothing if there is none yet."""
+    if not (folder / JOURNAL).is_file():
+        return {}
+    try:
+        journal = Journal(folder)
+    except StreamError:  # begun by a process that died at once; if it is worse, who opens it to write is told
+        return {}
+    try:
+        return dict(journal.meta("settings", {}))
+    finally:
+        journal.close()
 
 
 def claim(journal: Journal, identity: Identity, rule: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from talon_ocd.durable.identity import Identity, claim
-from talon_ocd.durable.journal import JOURNAL, Draft, Entry, Event, Journal, Request
+from talon_ocd.durable.journal import Draft, Entry, Event, Journal, Request
 from talon_ocd.durable.pictures import Pictures
 from talon_ocd.durable.replay import HELD, Replay
 from talon_ocd.durable.saving import Saver
@@ -433,17 +433,3 @@ def each_once(items: Sequence[ImageItem], seen: Collection[str]) -> list[ImageIt
         if item.key not in seen:
             fresh.setdefault(item.key, item)
     return list(fresh.values())
-
-
-def settings_at(folder: Path) -> Mapping[str, Any]:
-    """Return the settings that a stream folder was begun with; nothing if there is none yet."""
-    if not (folder / JOURNAL).is_file():
-        return {}
-    try:
-        journal = Journal(folder)
-    except StreamError:  # begun by a process that died at once; if it is worse, who opens it to write is told
-        return {}
-    try:
-        return dict(journal.meta("settings", {}))
-    finally:
-        journal.close()
