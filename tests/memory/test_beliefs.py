@@ -109,6 +109,22 @@ def test_a_category_that_lost_its_members_keeps_its_id_and_never_wins(tail: floa
     assert beliefs.found(np.ones(3)) == 3  # its id is not used again
 
 
+def test_whoever_keeps_nothing_can_begin_again() -> None:
+    beliefs = believed(drawn_model(3, 4), [2, 3], 5)
+    beliefs.keep(np.empty(0, np.int64))
+    assert (beliefs.size, beliefs.living) == (0, 0) and screened(beliefs, np.ones((2, 3))).shape == (2, 0)
+    assert beliefs.prediction(np.zeros(1, np.int64)).levels.tolist() == [0]
+    assert beliefs.found(np.ones(3)) == 0 and beliefs.living == 1
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_no_favour_is_too_large_for_an_empty_category(tail: float) -> None:
+    beliefs = believed(drawn_model(3, 4, tail), [2, 0], 5)
+    scores = beliefs.screen(beliefs.seen(np.ones((1, 3))))
+    beliefs.favour(scores, 1e6)
+    assert np.isfinite(scores[0, 0]) and scores[0, 1] == np.inf
+
+
 def test_replacing_members_is_starting_with_them() -> None:
     model = drawn_model(3, 4, 12.0)
     beliefs, other = believed(model, [2, 3, 4], 5), believed(model, [5, 1, 2], 6)

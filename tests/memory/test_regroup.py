@@ -131,3 +131,12 @@ def test_a_known_class_without_labelled_images_is_neither_given_away_nor_a_magne
     assert recent.regroup(beliefs, most=100) > 0
     now = recent.thoughts()[2]
     assert now[12:].tolist() == [0] * 6 and set(now[:12].tolist()) == {1, 2} and len(set(now[:6].tolist())) == 1
+
+
+def test_a_known_class_without_labelled_images_takes_part_with_what_it_has() -> None:
+    images, homes = crossed()
+    homes = np.where(homes == 3, 0, homes)
+    homes[12] = 1  # an image of the class's kind that was answered with another category
+    recent, beliefs = remembered(np.empty((0, 2)), images, homes)
+    recent.regroup(beliefs, most=100)
+    assert recent.thoughts()[2][12] == 0

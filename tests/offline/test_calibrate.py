@@ -100,31 +100,33 @@ def trials(
 def test_the_offset_is_a_mean_in_which_a_point_of_accuracy_counts_e_times() -> None:
     accuracy = [0.58, 0.6, 0.59, 0.3]
     parts = [(math.exp(100 * value), offset) for value, offset in zip(accuracy, OFFSETS, strict=False)]
-    chosen = weighed(trials(0, accuracy))
-    assert chosen.threshold == pytest.approx(sum(w * offset for w, offset in parts) / sum(w for w, _ in parts))
-    assert chosen.found_ratio == pytest.approx(1.0 + chosen.threshold - OFFSETS[0])  # what lies between the offsets
-    middle = weighed(trials(0, [0.3, 0.55, 0.6, 0.55, 0.3]))
-    assert middle.threshold == pytest.approx(OFFSETS[2]) and middle.strict_all == pytest.approx(0.6)
-    assert weighed(trials(0, [0.9, 0.2, 0.1])).threshold == pytest.approx(OFFSETS[0])
-    assert weighed(trials(0, [0.5] * len(OFFSETS))).threshold == pytest.approx(np.mean(OFFSETS))  # says nothing
+    expected = sum(weight * offset for weight, offset in parts) / sum(weight for weight, _ in parts)
+    assert weighed(trials(0, accuracy))[1] == pytest.approx(expected)
+    assert weighed(trials(0, [0.3, 0.55, 0.6, 0.55, 0.3]))[1] == pytest.approx(OFFSETS[2])
+    assert weighed(trials(0, [0.9, 0.2, 0.1]))[1] == pytest.approx(OFFSETS[0])
+    assert weighed(trials(0, [0.5] * len(OFFSETS)))[1] == pytest.approx(np.mean(OFFSETS))  # says nothing
 
 
 def test_training_must_pay_in_the_same_rounds() -> None:
     untrained = trials(0, [0.1, 0.5, 0.2])
-    assert weighed(untrained + trials(9, [0.1, 0.2, 0.53])).epochs == 9  # rounds differ, but each one gains
-    assert weighed(untrained + trials(9, [0.65, 0.4, 0.65])).epochs == 9  # a dip between two good ones
-    assert weighed(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2])).epochs == 0
-    assert weighed(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2))).epochs == 0  # better, not surely
+    assert weighed(untrained + trials(9, [0.1, 0.2, 0.53]))[0] == 9  # rounds differ, but each one gains
+    assert weighed(untrained + trials(9, [0.65, 0.4, 0.65]))[0] == 9  # a dip between two good ones
+    assert weighed(trials(0, [0.5] * 3) + trials(9, [0.1, 0.56, 0.1]))[0] == 9  # bad offsets don't count
+    assert weighed(trials(9, [0.5, 0.2]) + trials(0, [0.5, 0.2]))[0] == 0
+    assert weighed(untrained + trials(9, [0.1, 0.2, 0.59], rounds=(0.2, 0.0, -0.2)))[0] == 0  # better, not surely
     assert not pays(np.array([0.04, 0.0, 0.01, -0.01])) and pays(np.array([0.04, 0.03, 0.05, 0.01]))
 
 
-def test_offsets_that_find_too_few_categories_count_less_or_nothing_if_others_do() -> None:
+def test_offsets_that_find_too_few_categories_count_less_or_nothing_if_others_are_nearly_as_good() -> None:
     floor = [0.6, 0.6, 0.6, 0.6, 0.6]  # everything joins known classes, and that looks fair
-    last = weighed(trials(0, floor, [0.7, 0.8, 0.95, 1.1, 1.4]))
-    assert last.threshold == pytest.approx((OFFSETS[3] + OFFSETS[4]) / 2)
-    half = weighed(trials(0, floor, [0.5, 0.6, 0.7, 0.975, 1.4]))
-    assert half.threshold == pytest.approx((OFFSETS[3] + 2 * OFFSETS[4]) / 3)
-    assert weighed(trials(0, floor, [0.5, 0.6, 0.7, 0.8, 0.9])).threshold == pytest.approx(OFFSETS[2])
+    _, offset = weighed(trials(0, floor, [0.7, 0.8, 0.95, 1.1, 1.4]))
+    assert offset == pytest.approx((OFFSETS[3] + OFFSETS[4]) / 2)
+    _, offset = weighed(trials(0, floor, [0.5, 0.6, 0.7, 0.975, 1.4]))
+    assert offset == pytest.approx((OFFSETS[3] + 2 * OFFSETS[4]) / 3)
+    for few in ([0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0.951]):  # none finds enough, or hardly
+        assert weighed(trials(0, floor, few))[1] == pytest.approx(OFFSETS[2])
+    _, offset = weighed(trials(0, [0.6, 0.6, 0.6, 0.6, 0.2], [0.9, 0.9, 0.9, 0.9, 1.0]))  # enough, but bad
+    assert offset == pytest.approx((OFFSETS[0] + OFFSETS[3]) / 2)
 
 
 @pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
@@ -220,4 +222,4 @@ def test_few_classes_hardly_move_the_offset() -> None:
     features, labels = clusters(6, 10, spread=0.5)
     result = run(features, labels, EVIDENCE)
     own = [trial for trial in result.trials if trial.epochs == result.epochs]
-    assert result.threshold == pytest.approx(weighed(own).threshold * 6 / (6 + UNTOLD))
+    assert result.threshold == pytest.approx(weighed(own)[1] * 6 / (6 + UNTOLD))

@@ -22,6 +22,8 @@ Floats32 = npt.NDArray[np.float32]
 GROWTH = 1.5
 ROUNDING = 1e-6
 """So that whole numbers of members stay whole, in whatever order parts of them were added."""
+LEAST_EXPONENT = -80.0
+"""Of a factor that makes scores better: below it float32 has nothing but 0, and infinity times that is no number."""
 _PARTS = ("_counts", "_sums", "_levels", "_means", "_screen")
 
 
@@ -142,6 +144,7 @@ class Beliefs:
             setattr(self, name, getattr(self, name)[categories].copy())
         self.size = len(categories)
         self.living = int(np.count_nonzero(self._levels))
+        self._grow(max(self.size, 1))
 
     def predict(self, counts: Floats, sums: Floats) -> Prediction:
         """Say where the next members of categories with counts ``(L,)`` and sums ``(L, d)`` are expected."""
@@ -195,7 +198,8 @@ class Beliefs:
         if np.isinf(self.model.tail):
             scores -= np.float32(2.0) * np.asarray(nats, np.float32)
         else:
-            scores *= np.exp(-2.0 * np.asarray(nats) / (self.model.tail + self.model.size)).astype(np.float32)
+            exponent = np.maximum(-2.0 * np.asarray(nats) / (self.model.tail + self.model.size), LEAST_EXPONENT)
+            scores *= np.exp(exponent).astype(np.float32)
 
     def log_odds(self, coordinates: Floats, categories: Ints) -> Floats:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""

@@ -23,6 +23,8 @@ MOST_COUNTED = 50.0
 """Members after which a category counts as well known: no mean of real images gets more certain than that."""
 TOGETHER = 64
 """Images whose coordinates are one product."""
+NARROWEST = 16
+"""Columns of that product, at least."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class TwoCovariance:
         """Return coordinates ``(B, d)`` of unit features ``(B, D)``.
 
         Products are in float32 and all of one size, the last one filled up with zeros: float32 products of other sizes
-        may round otherwise, and so how images are batched would show in the answers.
+        may round otherwise, and so how images are batched would show in the answers. Narrow ones round otherwise row by
+        row, so that they are filled up as well.
         """
         centre, transform = self._projection
         result = torch.empty(len(features), self.size, dtype=torch.float64)
@@ -60,13 +63,15 @@ class TwoCovariance:
             if count < TOGETHER:
                 centred = torch.nn.functional.pad(centred, (0, 0, 0, TOGETHER - count))
             lengths = torch.linalg.vector_norm(centred, dim=1, keepdim=True).clamp_(min=1e-12)
-            result[start : start + TOGETHER] = (centred @ transform).div_(lengths)[:count]
+            result[start : start + TOGETHER] = (centred @ transform).div_(lengths)[:count, : self.size]
         return result.numpy()
 
     @cached_property
     def _projection(self) -> tuple[Tensor, Tensor]:
-        """Centre ``(D,)`` and transform ``(D, d)`` in float32."""
-        return torch.from_numpy(self.centre).float(), torch.from_numpy(self.transform).float().contiguous()
+        """Centre ``(D,)`` and transform ``(D, d)`` in float32, with zeros up to ``NARROWEST`` columns."""
+        transform = torch.from_numpy(self.transform).float()
+        missing = max(NARROWEST - self.size, 0)
+        return torch.from_numpy(self.centre).float(), torch.nn.functional.pad(transform, (0, missing)).contiguous()
 
     def predictive(self, counts: Floats, sums: Floats) -> tuple[Floats, Floats, Floats]:
         """Return mean ``(K, d)``, variance ``(K, d)`` and log-volume ``(K,)`` of categories' next members.

@@ -40,6 +40,8 @@ OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
 POINT = 0.01
 """Accuracy that lets an offset count e times as much."""
+NEARLY = 0.05
+"""What the best of the offsets that find enough categories must count, as a share of the best of all: three points."""
 UNTOLD = 5
 """Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
 ORDERS = 4
@@ -92,7 +94,7 @@ class Trial:
     strict_old: float
     strict_new: float
     found_ratio: float
-    """Categories found over categories present."""
+    """Categories found over categories present, in the whole stream."""
     standard_error: float
     """Of ``strict_all`` over rounds and orders."""
     runs: tuple[float, ...] = ()
@@ -180,12 +182,16 @@ def calibrate(
         orders = config.orders
         trials += try_thresholds(rehearsed, grid, settings, epochs, orders, seed, progress, processes=processes)
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
-    chosen = weighed(trials) if by_evidence else choose(trials)
     classes = len(labels.unique())
-    threshold = chosen.threshold * classes / (classes + UNTOLD) if by_evidence else chosen.threshold
+    if by_evidence:
+        trained, offset = weighed(trials)
+        threshold = offset * classes / (classes + UNTOLD)
+    else:
+        best = choose(trials)
+        trained, threshold = best.epochs, best.threshold
     held_out = classes - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
-    return Calibration(rule, threshold, chosen.epochs, tuple(trials), len(folds), held_out, residuals[chosen.epochs])
+    return Calibration(rule, threshold, trained, tuple(trials), len(folds), held_out, residuals[trained])
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -200,30 +206,33 @@ def choose(trials: Sequence[Trial]) -> Trial:
     return equals[len(equals) // 2]
 
 
-def weighed(trials: Sequence[Trial]) -> Trial:
-    """Return the mean of the offsets, the better counting more: e times as much for every ``POINT`` of accuracy.
+def weighed(trials: Sequence[Trial]) -> tuple[int, float]:
+    """Return how many epochs of training pay, and the mean of the offsets, the better counting more.
 
-    Accuracy is noisy and its top is flat, most of all with few known classes, so that no offset is the best one; it
-    falls faster on one side of the top than on the other, which a mean heeds.
-    Offsets that find fewer categories than there are count less, or not at all if others do: below some offset
-    everything joins known classes, which few new images can make look fair. More training must pay: see ``pays``.
+    ``POINT`` more accuracy counts e times as much. Accuracy is noisy and its top is flat, most of all with few known
+    classes, so that no offset is the best one; it falls faster on one side of the top than on the other, which a mean
+    heeds. Offsets that find fewer categories than there are count less, or nothing if others are nearly as good: below
+    some offset everything joins known classes, which few new images can make look fair.
     """
-    chosen: tuple[Trial, Floats] | None = None
+    chosen: tuple[int, float, Floats] | None = None
     for epochs in sorted({trial.epochs for trial in trials}):
-        own = sorted((trial for trial in trials if trial.epochs == epochs), key=lambda trial: trial.threshold)
-        accuracy, found = np.array([(trial.strict_all, trial.found_ratio) for trial in own]).T
-        enough = np.clip((found - FEWEST) / (1.0 - FEWEST), 0.0, 1.0)
-        weights = np.exp((accuracy - accuracy.max()) / POINT) * (enough if enough.any() else 1.0)
-        weights /= weights.sum()
-        offsets = np.array([trial.threshold for trial in own])
-        offset = float(weights @ offsets)
-        names = ("strict_all", "strict_old", "strict_new", "found_ratio", "standard_error")
-        values = {name: float(np.interp(offset, offsets, [getattr(trial, name) for trial in own])) for name in names}
+        own = [trial for trial in trials if trial.epochs == epochs]
+        weights = _weights(own)
         runs = weights @ np.array([trial.runs for trial in own])
-        if chosen is None or pays(runs - chosen[1]):
-            chosen = Trial(epochs, offset, **values, runs=tuple(runs.tolist())), runs
+        if chosen is None or pays(runs - chosen[2]):
+            chosen = epochs, float(weights @ np.array([trial.threshold for trial in own])), runs
     assert chosen is not None
-    return chosen[0]
+    return chosen[:2]
+
+
+def _weights(trials: Sequence[Trial]) -> Floats:
+    """Return how much each offset counts ``(T,)``, 1 altogether."""
+    accuracy, found = np.array([(trial.strict_all, trial.found_ratio) for trial in trials]).T
+    good: Floats = np.exp((accuracy - accuracy.max()) / POINT)
+    weights = good * np.clip((found - FEWEST) / (1.0 - FEWEST), 0.0, 1.0)
+    kept: Floats = weights if weights.max() >= NEARLY else good
+    kept /= kept.sum()
+    return kept
 
 
 def pays(gains: Floats) -> bool:

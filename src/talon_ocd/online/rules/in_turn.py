@@ -1,6 +1,6 @@
 """Answers to a batch by evidence, as if its images came one by one (layer: online).
 
-Every answer changes the category that later images meet. There is no loop over images, though: all answers are guessed,
+Every answer changes the category that later images meet. Images are not answered in a loop, though: all are guessed,
 then every image is answered again in front of the categories as the guesses before it would leave them, until no answer
 changes. An answer is right once the guesses before it are, and the first one is right from the start; so what stays is
 what one answer after another would have been. A few rounds do, because few images of a batch hang together.
@@ -80,7 +80,7 @@ class Batch:
     def answer(self) -> Assignment:
         """Answer one image after another and let the beliefs learn from all of them."""
         codes = self._guess()
-        while True:
+        for _ in range(len(self._order) + 1):  # each round makes at least one more answer right
             left = self._left(codes)
             found = self._round(left)
             if np.array_equal(found.codes, codes):
@@ -101,7 +101,7 @@ class Batch:
         """Return codes ``(B,)`` as if every image came next, from scores alone."""
         if not self._size:
             return self._size + self._order
-        hurdle, favour = self._prior(None)
+        hurdle, favour = self._prior_of_each(None)
         scores = self._scores(None, favour)
         best = scores.argmin(axis=1)
         density = self.beliefs.log_density_of_scores(scores[self._order, best].astype(np.float64))
@@ -112,9 +112,10 @@ class Batch:
         images = self._order if self.learns else np.flatnonzero(self._founded(codes))
         changed, came = codes[images], self._order[:, None]
         later = (changed == changed[:, None]) & (images > images[:, None])
-        last, heirs = ~later.any(axis=1), later.argmax(axis=1) if len(images) else images
+        last = ~later.any(axis=1)
+        heirs = later.argmax(axis=1) if len(images) else images
         counts, sums = np.ones(len(images)), self._coordinates[images]
-        for place in np.flatnonzero(~last):  # few hand a category on to another image
+        for place in np.flatnonzero(~last):  # in turn: each hands on what it has from those before
             counts[heirs[place]] += counts[place]
             sums[heirs[place]] += sums[place]
         weights = self.beliefs.weights(changed)
@@ -129,10 +130,11 @@ class Batch:
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
-        hurdle, favour = self._prior(left)
+        hurdle, favour = self._prior_of_each(left)
         best = _two_smallest(self._scores(left, favour))
         odds = self._density(best, left) + (self._new - hurdle)[:, None]
         odds += favour[:, None] * ((best >= 0) & (best < self.beliefs.known))
+        # Columns are in the order of codes; only odds that rounding makes equal can come the other way round.
         tied = (odds[:, 1] == odds[:, 0]) & (best[:, 1] >= 0) & (best[:, 1] < best[:, 0])
         swap = tied | (odds[:, 1] > odds[:, 0])
         best[swap], odds[swap] = best[swap, ::-1], odds[swap, ::-1]
@@ -147,7 +149,7 @@ class Batch:
         followed[fresh] = codes[codes[fresh] - self._size]
         return followed
 
-    def _prior(self, left: Left | None) -> tuple[Floats, Floats]:
+    def _prior_of_each(self, left: Left | None) -> tuple[Floats, Floats]:
         """Return what the evidence must reach, and what known classes have ahead, when each image comes ``(B,)``."""
         living, nothing = np.full(len(self._order), self.beliefs.living), 0 * self._order
         if left is None:
@@ -162,7 +164,7 @@ class Batch:
         if left is not None:
             columns = screened(self._seen, left.prediction.levels, left.rows)
             places = self._order[:, None] * scores.shape[1] + left.codes
-            scores.reshape(-1)[places[left.met]] = columns[left.met]  # a third of what pairs of indices take
+            np.put(scores, places[left.met], columns[left.met])  # a third of what pairs of indices take
         self.beliefs.favour(scores[:, : self.beliefs.known], favour[:, None])
         return scores
 
