@@ -1,3 +1,4 @@
+import copy
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,20 @@ torch.set_num_threads(1)  # the networks of the tests are so small that threads 
 
 
 @pytest.fixture(scope="session")
-def fitted() -> Talon:
-    """A model with a rehearsed threshold; streams adapt copies of it, so that tests may share it.
-
-    What four tiny classes say of the offset is an accident: this one lets streams of tests open some categories.
-    """
+def rehearsed() -> Talon:
+    """A model as ``fit`` leaves it, with a rehearsed offset."""
     talon = tiny.tiny_talon(epochs=8)
     talon.fit(tiny.labelled())
+    return talon
+
+
+@pytest.fixture(scope="session")
+def fitted(rehearsed: Talon) -> Talon:
+    """The same with an offset that lets streams open some categories: what four tiny classes say of it is an accident.
+
+    Streams adapt copies of it, so that tests may share it.
+    """
+    talon = copy.copy(rehearsed)
     assert talon.evidence is not None
     talon.evidence = talon.evidence.with_offset(2.0)
     return talon
