@@ -1,5 +1,6 @@
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,17 @@ from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
-from talon_ocd.offline.calibrate import OFFSETS, UNTOLD, Calibration, Trial, pays, rehearsals, weighed
+from talon_ocd.offline.calibrate import (
+    FARTHER,
+    OFFSETS,
+    UNTOLD,
+    Calibration,
+    Trial,
+    pays,
+    rehearsals,
+    try_offsets,
+    weighed,
+)
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -127,6 +138,25 @@ def test_offsets_that_find_too_few_categories_count_less_or_nothing_if_others_ar
         assert weighed(trials(0, floor, few))[1] == pytest.approx(OFFSETS[2])
     _, offset = weighed(trials(0, [0.6, 0.6, 0.6, 0.6, 0.2], [0.9, 0.9, 0.9, 0.9, 1.0]))  # enough, but bad
     assert offset == pytest.approx((OFFSETS[0] + OFFSETS[3]) / 2)
+
+
+def test_larger_offsets_follow_if_the_best_seems_to_be_among_them() -> None:
+    def tried(best: float, enough: float) -> list[float]:
+        """Offsets that are tried if accuracy is best at one of them, and enough categories are found from one on."""
+
+        def rehearse(offsets: Sequence[float]) -> list[Trial]:
+            rows = [(offset, 0.8 - 0.01 * abs(offset - best), 1.0 + 0.1 * (offset - enough)) for offset in offsets]
+            return [Trial(0, offset, value, 0.0, 0.0, found, 0.1, (value,) * 3) for offset, value, found in rows]
+
+        found = try_offsets(rehearse)
+        assert abs(weighed(found)[1] - best) < 2.0
+        return [trial.threshold for trial in found]
+
+    assert tried(best=1.0, enough=-2.0) == list(OFFSETS)
+    assert tried(best=4.0, enough=4.0) == list(OFFSETS)
+    assert tried(best=9.0, enough=3.0) == [*OFFSETS, *FARTHER]
+    assert tried(best=20.0, enough=17.0) == [*OFFSETS, *FARTHER]
+    assert tried(best=8.0, enough=6.1) == [*OFFSETS, *FARTHER]
 
 
 @pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import log
 from typing import Any, Literal
 
@@ -40,6 +41,9 @@ OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
 POINT = 0.01
 """Accuracy that lets an offset count e times as much."""
+FARTHER = tuple(float(offset) for offset in range(8, 33, 4))
+"""Those that follow if the best seems to be beyond the largest, or even that finds too few categories: the more classes
+there are, the better the best of many wrong ones explains an image."""
 NEARLY = 0.05
 """What the best of the offsets that find enough categories must count, as a share of the best of all: three points."""
 UNTOLD = 5
@@ -178,9 +182,11 @@ def calibrate(
     evidence = settled(settings.evidence, len(labels)) if by_evidence else None
     for epochs, encode_fold in encoders.items():
         rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
-        grid = list(OFFSETS) if by_evidence else _grid(rehearsed, config.grid)
-        orders = config.orders
-        trials += try_thresholds(rehearsed, grid, settings, epochs, orders, seed, progress, processes=processes)
+        rehearse = partial(
+            try_thresholds, rehearsed, settings=settings, epochs=epochs, orders=config.orders, seed=seed,
+            progress=progress, processes=processes,
+        )  # fmt: skip
+        trials += try_offsets(rehearse) if by_evidence else rehearse(_grid(rehearsed, config.grid))
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
     classes = len(labels.unique())
     if by_evidence:
@@ -192,6 +198,13 @@ def calibrate(
     held_out = classes - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(rule, threshold, trained, tuple(trials), len(folds), held_out, residuals[trained])
+
+
+def try_offsets(rehearse: Callable[[Sequence[float]], list[Trial]]) -> list[Trial]:
+    """Rehearse the offsets, and those farther away if the best may be among them."""
+    trials = rehearse(OFFSETS)
+    too_few = trials[-1].found_ratio < 1.0
+    return trials + rehearse(FARTHER) if too_few or weighed(trials)[1] > OFFSETS[-1] - 1.0 else trials
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
