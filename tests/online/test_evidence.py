@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_ocd.online import EvidenceRule
+from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.memory.test_prototypes import unit_rows
 from tests.memory.worlds import TAILS
 from tests.online.worlds import NOTHING, assert_same_answers, rows_of, world
@@ -102,3 +102,17 @@ def test_streams_of_one_model_never_meet() -> None:
     assert rows_of(drawn.rule().assign(drawn.features, NOTHING)) == first
     moved = drawn.evidence.with_offset(7.0)
     assert (moved.offset, drawn.evidence.offset) == (7.0, 0.0)
+
+
+def test_prototypes_move_only_if_the_encoder_learns_which_follows_them() -> None:
+    drawn = world(64, 5, known=3, new=2)
+    alone, followed = drawn.stream(), drawn.stream()
+    followed = FeatureStream(
+        followed.memory, replace(followed.config, adapt=("prototypes", "encoder")), rule=drawn.rule()
+    )
+    for stream in (alone, followed):
+        before = stream.memory.prototypes.clone()
+        stream.observe_many(drawn.features)
+        assert torch.equal(stream.memory.prototypes[:3], before) == (stream is alone)
+        assert stream.memory.counts.sum() == 64
+    assert not any(name.startswith("groups.") for name in alone.state_dict())

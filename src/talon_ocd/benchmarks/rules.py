@@ -36,10 +36,7 @@ def measure(sizes: Sizes, progress: Progress = SILENT) -> Iterator[Result]:
         repeats = 3 * sizes.repeats
         with progress.task(f"Rules, {number} categories, D = {features}", len(works) * repeats, "runs") as task:
             timings = interleaved(works, repeats, sizes.seconds, task)
-        facts = {
-            "B_K_D_d": (sizes.batch, number, features, coordinates),
-            "without_prototypes": ratio(timings["evidence without prototypes"], timings["cosine"]),
-        }
+        facts = {"B_K_D_d": (sizes.batch, number, features, coordinates)}
         for what, prefix, note in (
             ("stream", "", "of TALON's rule and its update, in a stream without second thoughts"),
             ("answers", "bare ", "of TALON's rule, nothing is learned"),
@@ -51,17 +48,12 @@ def measure(sizes: Sizes, progress: Progress = SILENT) -> Iterator[Result]:
 
 
 def contenders(classes: Tensor, coordinates: int, batch: int) -> dict[str, Contender]:
-    """Return what both rules do with the same batches: answer and learn in a stream, or answer only.
-
-    A stream moves prototypes whatever rule decides. The evidence rule doesn't look at them: without them is what it
-    needs itself to answer and learn.
-    """
+    """Return what both rules do with the same batches: answer and learn in a stream, or answer only."""
     evidence, memory = scene(classes, coordinates), PrototypeMemory(classes)
     config = OnlineConfig(threshold=THRESHOLD, adapt=("prototypes",), adapt_every=batch, index_above=0)
-    still = OnlineConfig(adapt=(), adapt_every=batch)
     cosine, unlearning = CosineRule(THRESHOLD), EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS, learns=False)
 
-    def stream(config: OnlineConfig, rule: EvidenceRule | None = None) -> Callable[[Tensor], object]:
+    def stream(rule: EvidenceRule | None = None) -> Callable[[Tensor], object]:
         opened = FeatureStream(PrototypeMemory(classes), config, rule=rule)
 
         def act(features: Tensor) -> None:
@@ -71,9 +63,8 @@ def contenders(classes: Tensor, coordinates: int, batch: int) -> dict[str, Conte
         return act
 
     acts: dict[str, Callable[[Tensor], object]] = {
-        "cosine": stream(config),
-        "evidence": stream(config, EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS)),
-        "evidence without prototypes": stream(still, EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS)),
+        "cosine": stream(),
+        "evidence": stream(EvidenceRule(evidence, WITHOUT_SECOND_THOUGHTS)),
         "bare cosine": lambda features: cosine.assign(features, memory),
         "bare evidence": lambda features: unlearning.assign(features, memory),
     }

@@ -1,4 +1,4 @@
-"""Discovery on features: decide, remember, update prototypes (layer: online).
+"""Discovery on features: decide, remember, learn (layer: online).
 
 ``FeatureStream`` is the whole online stage but for the encoder: people with their own embeddings use it as it is, and
 ``DiscoveryStream`` (images) drives one.
@@ -31,6 +31,9 @@ CHUNK = 256
 class FeatureStream:
     """A stream of feature vectors, answered one by one; prototypes learn every ``adapt_every`` answers.
 
+    The evidence rule has means of its own, which learn from each answer: then prototypes stay where they began, unless
+    the encoder learns, which follows them.
+
     >>> stream = FeatureStream(PrototypeMemory(torch.eye(3)), OnlineConfig(threshold=0.7, adapt=("prototypes",)))
     >>> [stream.observe(vector).verdict for vector in ([1.0, 0.1, 0.0], [1.0, -1.0, 1.0], [1.0, -1.0, 0.9])]
     ['known', 'new', 'discovered']
@@ -59,6 +62,8 @@ class FeatureStream:
         self.answered = 0
         self._names = list(names) or [str(category) for category in range(memory.known)]
         self._groups = Groups(config)
+        followed = isinstance(self.rule, CosineRule) or "encoder" in config.adapt
+        self._moves_prototypes = followed and "prototypes" in config.adapt
         self._since_adaptation = 0
         if len(self._names) != memory.known:
             raise DataError(f"{len(self._names)} names were given for {memory.known} known categories.")
@@ -122,15 +127,15 @@ class FeatureStream:
         if assignment.founded.any():
             self.memory.append(features[founded])
         self.memory.count(slots, self.answered)
-        if "prototypes" in self.config.adapt:
+        if self._moves_prototypes:
             self._groups.add(slots, features, founded)
         self.answered += len(slots)
         self._since_adaptation += len(slots)
         return assignment
 
     def adapt(self) -> None:
-        """Move the prototypes by what came since the last adaptation, and start to collect anew."""
-        if "prototypes" in self.config.adapt:
+        """Learn from what came since the last adaptation, and start to collect anew."""
+        if self._moves_prototypes:
             refine(self.memory, self._groups, self.config)
             self._groups.reset()
         if self._since_adaptation:  # a flush without news is no step of the rule's clock
