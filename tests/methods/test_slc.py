@@ -23,7 +23,8 @@ from talon_ocd.methods.slc import (
     leader_trials,
 )
 from talon_ocd.offline import Labelled, class_means
-from talon_ocd.offline.calibrate import Rehearsed, choose, rehearsals
+from talon_ocd.offline.calibrate import choose
+from talon_ocd.offline.rehearse import Rehearsed, rehearsals
 from tests.methods.learning import BACKBONE, clean, labelled_digits
 from tests.offline.standin import Listener
 

@@ -19,12 +19,11 @@ from talon_ocd.offline.calibrate import (
     OFFSETS,
     UNTOLD,
     Calibration,
-    Trial,
     pays,
-    rehearsals,
     try_offsets,
     weighed,
 )
+from talon_ocd.offline.rehearse import Trial, rehearsals
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 

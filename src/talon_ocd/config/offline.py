@@ -94,7 +94,7 @@ class OfflineConfig:
 
 @dataclass(frozen=True)
 class CalibrationConfig:
-    """Rehearsal: hold known classes out, stream them, score (``offline/calibrate.py``)."""
+    """Rehearsal: hold known classes out, stream them, score (``offline/rehearse.py``)."""
 
     rounds: int = 2
     """Rehearsals, each with other classes held out; for the evidence rule at least as many as hold each out once."""

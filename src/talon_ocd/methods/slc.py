@@ -23,7 +23,8 @@ from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Training, cosine_rate
 from talon_ocd.offline import FALLBACK_THRESHOLD, Labelled, class_means, encode
-from talon_ocd.offline.calibrate import Rehearsal, Rehearsed, Trial, choose, rehearsals, try_thresholds
+from talon_ocd.offline.calibrate import choose
+from talon_ocd.offline.rehearse import Rehearsal, Rehearsed, Trial, rehearsals, try_thresholds
 from talon_ocd.offline.views import Subset
 from talon_ocd.online import Assignment, FeatureStream
 from talon_ocd.online.feature_stream import CHUNK

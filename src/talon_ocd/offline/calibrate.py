@@ -1,112 +1,53 @@
-"""Rehearse discovery on the labelled set, and choose what statistics alone can't (layer: offline).
+"""Choose by rehearsals what statistics alone can't (layer: offline).
 
-That is the threshold of TALON's rule or the offset of the evidence rule, and how much training helps.
-
-Some known classes are held out of training altogether and play the part of new ones. A head trained on the rest meets
-them, and images of its own classes that it was not trained on, as a stream; every candidate answers that stream. Of
-thresholds whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes
-nearest to the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is their mean,
-the better counting more, and only the second half of a rehearsal counts: a real stream has its beginning behind it
-soon. Nothing but the labelled set is looked at, and the number of new classes is never used.
+That is the threshold of TALON's rule or the offset of the evidence rule, and how much training helps. Of thresholds
+whose mean Strict accuracy is within one standard error of the best, the one whose number of categories comes nearest to
+the truth is taken: a rehearsal is shorter than a real stream, which opens more. Of offsets it is their mean, the better
+counting more. Nothing but the labelled set is looked at, and the number of new classes is never used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from talon_ocd.config import CalibrationConfig, EvidenceConfig, TalonConfig
-from talon_ocd.errors import DataError
-from talon_ocd.memory import PrototypeMemory
-from talon_ocd.metrics import strict_accuracy
+from talon_ocd.config import TalonConfig
 from talon_ocd.offline.distributed import ALONE, Processes
-from talon_ocd.offline.estimate import can_estimate, estimate, rescaled, settled, unseen_residuals
-from talon_ocd.offline.features import class_means
-from talon_ocd.online import Evidence, EvidenceRule, FeatureStream
+from talon_ocd.offline.estimate import can_estimate, settled
+from talon_ocd.offline.rehearse import (
+    EncodeFold,
+    Floats,
+    Rehearsal,
+    Rehearsed,
+    Trial,
+    encoded,
+    rehearsals,
+    try_thresholds,
+)
 from talon_ocd.progress import SILENT, Progress
 
-MOST_STREAMED = 4000
-"""Images a rehearsal streams at most: more of them cost time and change nothing."""
 FEWEST = 0.95
 """Categories found over present up to which an offset counts nothing, as a mean over rehearsals; from 1 on, fully."""
 OFFSETS = tuple(float(offset) for offset in range(-4, 7))
 """Offsets of the evidence rule that are rehearsed, in nats: a rehearsal is too noisy to take the model back by more."""
-POINT = 0.01
-"""Accuracy that lets an offset count e times as much."""
 FARTHER = tuple(float(offset) for offset in range(8, 33, 4))
 """Those that follow if the best seems to be beyond the largest, or even that finds too few categories: the more classes
 there are, the better the best of many wrong ones explains an image."""
+POINT = 0.01
+"""Accuracy that lets an offset count e times as much."""
 NEARLY = 0.05
 """What the best of the offsets that find enough categories must count, as a share of the best of all: three points."""
 UNTOLD = 5
 """Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
 ORDERS = 4
 """Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
-
-Indices = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-EncodeFold = Callable[[Indices, Indices], Tensor]
-"""``(train, wanted) -> (len(wanted), D)`` unit features by an encoder that saw the labelled images ``train`` only."""
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """Which labelled images play which part in one rehearsal (indices into the labelled set)."""
-
-    train: Indices
-    stream: Indices
-
-
-@dataclass(frozen=True)
-class Rehearsed:
-    """One rehearsal, encoded by a network that saw its training part only.
-
-    Attributes:
-        known: labels that the network was trained on.
-        means: their class means ``(C', D)``.
-        stream: unit features ``(N, D)``.
-        truth: labels of the stream ``(N,)``.
-        evidence: what the evidence rule makes of the training part, if it is the one that decides.
-        residuals: how unseen images of the known classes lie around them ``(M, d)``, if evidence decides.
-    """
-
-    known: list[int]
-    means: Tensor
-    stream: Tensor
-    truth: Tensor
-    evidence: Evidence | None = None
-    residuals: Floats | None = None
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What one candidate reached, as means over rounds and orders; by evidence, in the second half of its streams."""
-
-    epochs: int
-    """Of training; 0 is the pre-trained encoder."""
-    threshold: float
-    """A cosine, or the offset of the evidence rule."""
-    strict_all: float
-    strict_old: float
-    strict_new: float
-    found_ratio: float
-    """Categories found over categories present, in the whole stream."""
-    standard_error: float
-    """Of ``strict_all`` over rounds and orders."""
-    runs: tuple[float, ...] = ()
-    """``strict_all`` of every round and order; those of all candidates are in the same order."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -131,30 +72,6 @@ class Calibration:
         return {**plain, "trials": [trial.to_dict() for trial in self.trials]}
 
 
-def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: float = 0.5) -> Iterator[Rehearsal]:
-    """Yield rounds that hold different classes out; labels are 0 .. C-1 ``(N,)``.
-
-    ``trained`` is the share of the other classes' images that is trained on; the rest is streamed as well.
-    """
-    classes = np.unique(labels.numpy())
-    if len(classes) < 2:
-        raise DataError(f"rehearsal needs at least 2 known classes, got {len(classes)}; give a threshold as a number.")
-    held = min(max(round(len(classes) * config.held_out), 1), len(classes) - 1)
-    random = np.random.default_rng(seed)
-    order = random.permutation(classes)
-    for round_number in range(config.rounds):
-        novel = np.roll(order, -round_number * held)[:held]
-        is_novel = np.isin(labels.numpy(), novel)
-        train: list[int] = []
-        for known in np.setdiff1d(classes, novel):
-            members = random.permutation(np.flatnonzero(labels.numpy() == known))
-            train += members[: max(int(len(members) * trained), 1)].tolist()
-        rest = np.setdiff1d(np.arange(len(labels)), np.array(train))
-        stream = random.permutation(rest)[:MOST_STREAMED]
-        if is_novel[stream].any():
-            yield Rehearsal(np.sort(np.array(train, dtype=np.int64)), stream)
-
-
 def calibrate(
     labels: Tensor,
     encoders: Mapping[int, EncodeFold],
@@ -168,25 +85,18 @@ def calibrate(
     ``encoders`` gives the features of a rehearsal for every training that is worth a try.
     With several processes, each tries some of the thresholds, and all come to the same choice.
     """
-    config = settings.calibration
-    if settings.online.by_evidence:
-        share = settings.evidence.rehearse_new
-        rounds, orders = max(config.rounds, round(1 / share)), max(config.orders, ORDERS)
-        config = replace(config, held_out=share, rounds=rounds, orders=orders)
-        folds = list(rehearsals(labels, config, seed, settings.evidence.rehearse_trained))
-    else:
-        folds = list(rehearsals(labels, config, seed))
+    folds, orders = _folds(labels, settings, seed)
     by_evidence = settings.online.by_evidence and all(can_estimate(labels[fold.train]) for fold in folds)
+    evidence = settled(settings.evidence, len(labels)) if by_evidence else None
     trials: list[Trial] = []
     residuals: dict[int, Floats] = {}
-    evidence = settled(settings.evidence, len(labels)) if by_evidence else None
     for epochs, encode_fold in encoders.items():
-        rehearsed = [_rehearsed(fold, labels, encode_fold, evidence) for fold in folds]
+        rehearsed = [encoded(fold, labels, encode_fold, evidence) for fold in folds]
         rehearse = partial(
-            try_thresholds, rehearsed, settings=settings, epochs=epochs, orders=config.orders, seed=seed,
-            progress=progress, processes=processes,
+            try_thresholds, rehearsed, settings=settings, epochs=epochs, orders=orders, seed=seed, progress=progress,
+            processes=processes,
         )  # fmt: skip
-        trials += try_offsets(rehearse) if by_evidence else rehearse(_grid(rehearsed, config.grid))
+        trials += try_offsets(rehearse) if by_evidence else rehearse(_grid(rehearsed, settings.calibration.grid))
         residuals[epochs] = _together([fold.residuals for fold in rehearsed if fold.residuals is not None])
     classes = len(labels.unique())
     if by_evidence:
@@ -198,6 +108,16 @@ def calibrate(
     held_out = classes - len(labels[folds[0].train].unique())
     rule: Literal["evidence", "cosine"] = "evidence" if by_evidence else "cosine"
     return Calibration(rule, threshold, trained, tuple(trials), len(folds), held_out, residuals[trained])
+
+
+def _folds(labels: Tensor, settings: TalonConfig, seed: int) -> tuple[list[Rehearsal], int]:
+    """Return the rehearsals, and in how many orders each is streamed; by evidence each class is held out once."""
+    config = settings.calibration
+    if not settings.online.by_evidence:
+        return list(rehearsals(labels, config, seed)), config.orders
+    share = settings.evidence.rehearse_new
+    config = replace(config, held_out=share, rounds=max(config.rounds, round(1 / share)))
+    return list(rehearsals(labels, config, seed, settings.evidence.rehearse_trained)), max(config.orders, ORDERS)
 
 
 def try_offsets(rehearse: Callable[[Sequence[float]], list[Trial]]) -> list[Trial]:
@@ -257,50 +177,6 @@ def pays(gains: Floats) -> bool:
     return bool(gains.mean() > error)
 
 
-def try_thresholds(
-    folds: Sequence[Rehearsed],
-    grid: Sequence[float],
-    settings: TalonConfig,
-    epochs: int,
-    orders: int,
-    seed: int,
-    progress: Progress = SILENT,
-    from_means: bool = True,
-    processes: Processes = ALONE,
-) -> list[Trial]:
-    """Let every threshold of ``grid`` answer every rehearsal in every order, from class means or from nothing."""
-    random = np.random.default_rng(seed)
-    runs = [(fold, random.permutation(len(fold.stream))) for fold in folds for _ in range(orders)]
-    with progress.task("Rehearsing discovery", len(grid), unit="thresholds") as task:
-
-        def trial(threshold: float) -> Trial:
-            scores = np.array([_score(fold, order, settings, threshold, from_means) for fold, order in runs])
-            error = float(scores[:, 0].std(ddof=1) / np.sqrt(len(scores))) if len(scores) > 1 else 0.0
-            strict_all, strict_old, strict_new, found = scores.mean(axis=0).tolist()
-            task.advance(processes.size)
-            each = tuple(scores[:, 0].tolist())
-            return Trial(epochs, threshold, strict_all, strict_old, strict_new, found, error, each)
-
-        return processes.map(trial, grid)
-
-
-def _rehearsed(
-    fold: Rehearsal, labels: Tensor, encode_fold: EncodeFold, by_evidence: EvidenceConfig | None
-) -> Rehearsed:
-    features = encode_fold(fold.train, np.concatenate([fold.train, fold.stream]))
-    known, compact = labels[fold.train].unique(return_inverse=True)
-    trained = features[: len(fold.train)]
-    means = class_means(trained, compact, len(known))
-    stream, truth = features[len(fold.train) :], labels[fold.stream]
-    if by_evidence is None:
-        return Rehearsed(known.tolist(), means, stream, truth)
-    evidence = estimate(trained, compact, by_evidence)
-    unseen = torch.isin(truth, known)
-    residuals = unseen_residuals(evidence, stream[unseen], torch.searchsorted(known, truth[unseen]))
-    evidence = rescaled(evidence, residuals, by_evidence.heavy_tails)
-    return Rehearsed(known.tolist(), means, stream, truth, evidence, residuals)
-
-
 def _together(parts: Sequence[Floats]) -> Floats:
     """Return residuals of several rehearsals, cut to the coordinates that all have."""
     size = min((part.shape[1] for part in parts), default=0)
@@ -314,18 +190,3 @@ def _grid(folds: Sequence[Rehearsed], size: int) -> list[float]:
     pairs = torch.cat([(sample @ sample.T).triu(1).amax(dim=1)[:-1] for sample in samples])
     low, high = float(nearest.quantile(0.005)), float(torch.cat([nearest, pairs]).quantile(0.98))
     return [float(value) for value in np.linspace(min(low, high - 1e-3), high, size)]
-
-
-def _score(fold: Rehearsed, order: Indices, settings: TalonConfig, threshold: float, from_means: bool) -> list[float]:
-    memory = PrototypeMemory(fold.means if from_means else fold.means[:0])
-    if fold.evidence is None:
-        discovery = FeatureStream(memory, replace(settings.online, threshold=threshold))
-    else:
-        learns = "prototypes" in settings.online.adapt
-        rule = EvidenceRule(fold.evidence.with_offset(threshold), settings.evidence, learns)
-        discovery = FeatureStream(memory, settings.online, rule=rule)
-    ids = np.array([decision.category for decision in discovery.observe_many(fold.stream[order])])
-    truth = fold.truth.numpy()[order]
-    scored = slice(0 if fold.evidence is None else len(ids) // 2, None)
-    accuracy = strict_accuracy(truth[scored], ids[scored], fold.known)
-    return [accuracy.all, accuracy.old, accuracy.new, len(np.unique(ids)) / len(np.unique(truth))]

@@ -26,8 +26,8 @@ from talon_ocd.methods.slc import leader_stream
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Loss, Training
 from talon_ocd.offline import FALLBACK_THRESHOLD, Classifier, Labelled, calibrate, class_means, encode, generator
-from talon_ocd.offline.calibrate import Indices
 from talon_ocd.offline.losses import random_weights
+from talon_ocd.offline.rehearse import Indices
 from talon_ocd.offline.views import Subset
 from talon_ocd.online.feature_stream import CHUNK
 from talon_ocd.progress import SILENT, Progress
