@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talon_ocd.durable.journal import JOURNAL, Journal
+from talon_ocd.durable.journal import Journal
+from talon_ocd.durable.journal_file import JOURNAL
 from talon_ocd.errors import StreamError
 from talon_ocd.online import Bounds
 

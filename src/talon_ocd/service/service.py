@@ -13,7 +13,7 @@ from types import TracebackType
 from talon_ocd import __version__
 from talon_ocd.catalog import Catalog
 from talon_ocd.durable import DurableStream, Event
-from talon_ocd.durable.journal import JOURNAL
+from talon_ocd.durable.journal_file import JOURNAL
 from talon_ocd.images import display
 from talon_ocd.online import Bounds
 from talon_ocd.service import schemas
