@@ -8,7 +8,7 @@ in between at the place where they happened, so that every number comes out as i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -26,6 +26,7 @@ from talon_ocd.durable.replay import HELD, Replay
 from talon_ocd.durable.saving import Saver
 from talon_ocd.durable.snapshots import Snapshots
 from talon_ocd.durable.tidy import Keep
+from talon_ocd.durable.unseen import each_once, one_by_one
 from talon_ocd.errors import StorageError, StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Assignment, Decision, DiscoveryStream, SecondThoughts
@@ -114,7 +115,11 @@ class DurableStream(DiscoveryStream):
             self.journal.skip(skipped.source, skipped.reason)
             on_skip(skipped)
 
-        fresh = self.unseen(items) if isinstance(items, Sequence) else self._unseen_one_by_one(items)
+        fresh = (
+            self.unseen(items)
+            if isinstance(items, Sequence)
+            else one_by_one(items, self.journal, lambda: self.answered)
+        )
         return super().run_items(fresh, skip, batch_size)
 
     def unseen(self, items: Sequence[ImageItem]) -> list[ImageItem]:
@@ -398,16 +403,6 @@ class DurableStream(DiscoveryStream):
             interval = min(interval, REPLAY_BYTES // (4 * prod(self.backbone.hidden_shape)))
         return self.answered - max(self._snapshot_at[0], 0) >= interval
 
-    def _unseen_one_by_one(self, items: Iterable[ImageItem]) -> Iterator[ImageItem]:
-        waiting: set[str] = set()
-        answered = self.answered
-        for item in items:
-            if answered != self.answered:  # what waited is in the journal by now
-                waiting, answered = set(), self.answered
-            if item.key not in waiting and not self.journal.seen([item.key]):
-                waiting.add(item.key)
-                yield item
-
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """Do something to the state as a whole: what is broken off leaves a stream that must be opened again.
@@ -424,12 +419,3 @@ class DurableStream(DiscoveryStream):
     def _usable(self) -> None:
         if self._broken:
             raise StorageError(f"{self.folder}: the stream must be opened again ({self._broken}).")
-
-
-def each_once(items: Sequence[ImageItem], seen: Collection[str]) -> list[ImageItem]:
-    """Return the images whose keys are not among ``seen``, the first of each key."""
-    fresh: dict[str, ImageItem] = {}
-    for item in items:
-        if item.key not in seen:
-            fresh.setdefault(item.key, item)
-    return list(fresh.values())

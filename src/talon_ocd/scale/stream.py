@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from talon_ocd.durable import Journal
 from talon_ocd.durable.pictures import Pictures
-from talon_ocd.durable.stream import each_once
+from talon_ocd.durable.unseen import each_once
 from talon_ocd.errors import ConfigError, StreamError, TalonError
 from talon_ocd.images import ImageItem, Skipped
 from talon_ocd.online import Decision, SecondThoughts
