@@ -425,7 +425,7 @@ def test_a_state_that_can_not_be_taken_over_is_passed_over(open_stream: Open, mo
     stream = open_stream()
     ids(stream, tiny.incoming(40))
     wanted = state(stream)
-    stream.snapshots.take({"nonsense": torch.zeros(1)}, 40, stream._event)
+    stream.snapshots.take({"nonsense": torch.zeros(1)}, 40, stream._disk.event)
     stream.journal.close()
     with pytest.warns(UserWarning, match="damaged"), open_stream() as again:
         assert same(state(again), wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Protocol
 
 from talon_ocd.durable.journal import Draft, Event, Journal
@@ -70,3 +71,14 @@ class Replay:
     def _events_before(self, answered: int, stream: Replayed) -> None:
         while self._events and self._events[0].answered <= answered:
             stream.replay_event(self._events.pop(0))
+
+
+def demand_same(folder: Path, found: list[int], wanted: list[int]) -> None:
+    """Refuse a replay whose categories are not those of the journal."""
+    if found != wanted:
+        raise StreamError(
+            f"{folder}: the journal says {wanted} where a replay says {found}. Another version of "
+            "talon-ocd wrote it, whose rule or guard learned otherwise; or another machine or version of torch "
+            "rounds otherwise; or the folder was changed. Open and close it once where it was written, which takes "
+            "a snapshot that needs no replay, or answer its images anew with `talon stream replay`."
+        )
