@@ -15,7 +15,7 @@ from talon_ocd.durable import stream as durable_stream
 from talon_ocd.durable.snapshots import Snapshot, Snapshots
 from talon_ocd.errors import StorageError
 from tests import tiny
-from tests.durable.test_stream import fitted, ids
+from tests.durable.worlds import fitted, ids
 
 
 @pytest.fixture(autouse=True)
