@@ -60,7 +60,7 @@ class DurableStream(DiscoveryStream):
         try:
             self._restore()
         except BaseException:
-            self.journal.close()
+            self._disk.close()
             raise
         self.journal.learned_by_stream = True
 
