@@ -239,6 +239,13 @@ def test_long_streams_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(fold.stream) for fold in rehearsals(labels, CONFIG, 0)] == [7, 7]
 
 
+@pytest.mark.parametrize(("images", "orders"), [(9, 12), (90, 6), (150, 4)])
+def test_short_streams_are_answered_in_more_orders(images: int, orders: int) -> None:
+    features, labels = clusters(6, images)  # two classes held out, a third of the others' images besides
+    rounds = {len(trial.runs) for trial in run(features, labels, EVIDENCE).trials}
+    assert rounds == {3 * orders}
+
+
 def test_progress_counts_thresholds() -> None:
     features, labels = clusters(4, 6)
     listener = Listener()

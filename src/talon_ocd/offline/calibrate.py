@@ -46,8 +46,10 @@ NEARLY = 0.05
 """What the best of the offsets that find enough categories must count, as a share of the best of all: three points."""
 UNTOLD = 5
 """Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
-ORDERS = 4
-"""Orders in which they are, at least: streams cost little beside the training of a rehearsal."""
+ORDERS = (4, 12)
+"""Orders in which they are, at least and at most: streams cost little beside the training of a rehearsal."""
+ANSWERS = 2000
+"""What a rehearsal should answer altogether: short streams tell little, so that they are answered in more orders."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,10 @@ def _folds(labels: Tensor, settings: TalonConfig, seed: int) -> tuple[list[Rehea
         return list(rehearsals(labels, config, seed)), config.orders
     share = settings.evidence.rehearse_new
     config = replace(config, held_out=share, rounds=max(config.rounds, round(1 / share)))
-    return list(rehearsals(labels, config, seed, settings.evidence.rehearse_trained)), max(config.orders, ORDERS)
+    folds = list(rehearsals(labels, config, seed, settings.evidence.rehearse_trained))
+    fewest, most = ORDERS
+    enough = ANSWERS // min(len(fold.stream) for fold in folds)
+    return folds, max(config.orders, min(max(enough, fewest), most))
 
 
 def try_offsets(rehearse: Callable[[Sequence[float]], list[Trial]]) -> list[Trial]:
