@@ -25,7 +25,7 @@ class Sizes:
     feature_size: int = 768
     """D of decisions and of the memory benchmark."""
     rules: tuple[tuple[int, int, int], ...] = (
-        (200, 1280, 256), (2_000, 1280, 256), (10_000, 1280, 256), (200, 3616, 374), (40, 1808, 235),
+        (200, 1280, 256), (400, 1280, 256), (2_000, 1280, 256), (10_000, 1280, 256), (200, 3616, 374), (40, 1808, 235),
     )  # fmt: skip
     """K, D and d at which the two rules are compared; the last two are what the default has on CUB and on Pets."""
     train_batch: int = 128
