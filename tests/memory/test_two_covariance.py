@@ -118,11 +118,18 @@ def test_a_feature_at_the_centre_has_coordinates_too() -> None:
     np.testing.assert_array_equal(model.coordinates(torch.eye(5)[:1]), np.zeros((1, 3)))
 
 
-@pytest.mark.parametrize("size", [1, 7, 64, 99])
-def test_batch_size_does_not_show_in_coordinates(size: int) -> None:
-    model, features = drawn_model(40, 2, feature_size=300), unit_rows(200, 300, 1)
-    parts = np.concatenate([model.coordinates(part) for part in features.split(size)])
-    np.testing.assert_array_equal(model.coordinates(features), parts)
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 9, 10, 15, 16, 17, 40])
+@pytest.mark.parametrize("feature_size", [20, 300, 768])
+def test_coordinates_do_not_show_how_images_are_batched(size: int, feature_size: int) -> None:
+    model, rows = drawn_model(size, 3, feature_size=feature_size), unit_rows(200, feature_size, 4)
+    together = model.coordinates(rows)
+    assert together.shape == (200, size)
+    for batch in (1, 7, 64, 99):
+        parts = np.concatenate([model.coordinates(part) for part in rows.split(batch)])
+        np.testing.assert_array_equal(parts, together)
+    slow = (rows.double() - torch.from_numpy(model.centre)).numpy()
+    slow = slow / np.linalg.norm(slow, axis=1, keepdims=True) @ model.transform
+    np.testing.assert_allclose(together, slow, atol=1e-4)
 
 
 @pytest.mark.parametrize("tail", TAILS)
@@ -153,15 +160,3 @@ def test_parameters_that_do_not_belong_together_are_refused(change: dict[str, to
     state = drawn_model(3, 4).state_dict()
     with pytest.raises(DataError, match="load another copy"):
         TwoCovariance.from_state_dict({**state, **change})
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 7, 9, 10, 15, 16, 17])
-@pytest.mark.parametrize("feature_size", [20, 768])
-def test_coordinates_do_not_show_how_images_are_batched(size: int, feature_size: int) -> None:
-    model, rows = drawn_model(size, 3, feature_size=feature_size), unit_rows(70, feature_size, 4)
-    together = model.coordinates(rows)
-    assert together.shape == (70, size)
-    np.testing.assert_array_equal(np.concatenate([model.coordinates(row[None]) for row in rows]), together)
-    slow = (rows.double() - torch.from_numpy(model.centre)).numpy()
-    slow = slow / np.linalg.norm(slow, axis=1, keepdims=True) @ model.transform
-    np.testing.assert_allclose(together, slow, atol=1e-4)
