@@ -1,6 +1,7 @@
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,9 +154,33 @@ def test_larger_offsets_follow_if_the_best_seems_to_be_among_them() -> None:
 
     assert tried(best=1.0, enough=-2.0) == list(OFFSETS)
     assert tried(best=4.0, enough=4.0) == list(OFFSETS)
+    assert tried(best=5.9, enough=6.1) == list(OFFSETS)  # larger ones are worse
     assert tried(best=9.0, enough=3.0) == [*OFFSETS, *FARTHER]
     assert tried(best=20.0, enough=17.0) == [*OFFSETS, *FARTHER]
     assert tried(best=8.0, enough=6.1) == [*OFFSETS, *FARTHER]
+
+
+def test_larger_offsets_follow_if_even_the_largest_finds_too_few_categories() -> None:
+    def rehearse(offsets: Sequence[float]) -> list[Trial]:
+        rows = [(offset, 0.4 if offset < 12 else 0.6, 0.7 if offset < 12 else 1.1) for offset in offsets]
+        return [Trial(0, offset, value, 0.0, 0.0, found, 0.1, (value,) * 3) for offset, value, found in rows]
+
+    assert weighed(try_offsets(rehearse))[1] == pytest.approx(22.0)
+
+
+def test_two_names_of_one_kind_do_not_take_the_offset_away() -> None:
+    features, labels = clusters(10, 30)
+    second = (labels < 2) & (torch.arange(len(labels)) % 2 == 1)
+    listener = Listener()
+    result = calibrate(
+        torch.where(second, labels + 10, labels),
+        {0: lambda train, wanted: features[torch.from_numpy(wanted)]},
+        EVIDENCE,
+        0,
+        listener,
+    )
+    assert listener.done == len(FARTHER)  # too few are found, so that larger ones are looked at last
+    assert [trial.threshold for trial in result.trials] == list(OFFSETS) and result.threshold < OFFSETS[-1]
 
 
 @pytest.mark.parametrize("config", [COSINE, EVIDENCE], ids=["cosine", "evidence"])
@@ -242,8 +267,9 @@ def test_long_streams_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("images", "orders"), [(9, 12), (90, 6), (150, 4)])
 def test_short_streams_are_answered_in_more_orders(images: int, orders: int) -> None:
     features, labels = clusters(6, images)  # two classes held out, a third of the others' images besides
-    rounds = {len(trial.runs) for trial in run(features, labels, EVIDENCE).trials}
-    assert rounds == {3 * orders}
+    assert {len(trial.runs) for trial in run(features, labels, EVIDENCE).trials} == {3 * orders}
+    more = replace(EVIDENCE, calibration=replace(CONFIG, orders=orders + 1))
+    assert {len(trial.runs) for trial in run(features, labels, more).trials} == {3 * orders + 3}
 
 
 def test_progress_counts_thresholds() -> None:

@@ -126,10 +126,16 @@ def _folds(labels: Tensor, settings: TalonConfig, seed: int) -> tuple[list[Rehea
 
 
 def try_offsets(rehearse: Callable[[Sequence[float]], list[Trial]]) -> list[Trial]:
-    """Rehearse the offsets, and those farther away if the best may be among them."""
+    """Rehearse the offsets, and those farther away if the best may be among them; to count, one of these must be.
+
+    Two names of one kind make rehearsals find too few categories as well, and no offset helps there.
+    """
     trials = rehearse(OFFSETS)
-    too_few = trials[-1].found_ratio < 1.0
-    return trials + rehearse(FARTHER) if too_few or weighed(trials)[1] > OFFSETS[-1] - 1.0 else trials
+    if trials[-1].found_ratio >= 1.0 and weighed(trials)[1] <= OFFSETS[-1] - 1.0:
+        return trials
+    farther = rehearse(FARTHER)
+    gain = max(trial.strict_all for trial in farther) - max(trial.strict_all for trial in trials)
+    return trials + farther if gain > POINT else trials
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
