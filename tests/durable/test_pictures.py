@@ -90,3 +90,14 @@ def test_who_only_reads_puts_no_pictures_aside(open_stream: Open) -> None:
     pictures.close()
     journal.close()
     assert damaged.read_bytes() == b"no database" * 500
+
+
+def test_files_that_people_leave_among_the_originals_do_no_harm(open_stream: Open) -> None:
+    with open_stream() as stream:
+        ids(stream, tiny.incoming(3))
+    (stream.folder / "images").mkdir(exist_ok=True)
+    stray = stream.folder / "images" / "ab"  # named as a folder of originals is
+    stray.write_text("mine")
+    with open_stream() as again:
+        assert again.answered == 3
+    assert stray.read_text() == "mine"

@@ -39,6 +39,16 @@ def test_a_journal_without_a_snapshot_leads_to_the_very_state(open_stream: Open,
         assert same(state(again), wanted)
 
 
+def test_what_people_moved_is_in_the_snapshot_and_not_done_again(open_stream: Open) -> None:
+    with open_stream() as stream:
+        answers = ids(stream, tiny.incoming(20))
+        moves = [[5, answers[5], (answers[5] + 1) % 4]]
+        stream.apply(stream.journal.append(Draft("moved", None, {"moves": moves}), stream.answered))
+        wanted = state(stream)
+    with open_stream() as again:
+        assert same(state(again), wanted)
+
+
 def test_snapshots_and_replay_lead_to_the_very_state(open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_stream, "SNAPSHOT_EVERY", 16)
     stream = open_stream()

@@ -116,3 +116,8 @@ def test_prototypes_move_only_if_the_encoder_learns_which_follows_them() -> None
         assert torch.equal(stream.memory.prototypes[:3], before) == (stream is alone)
         assert stream.memory.counts.sum() == 64
     assert not any(name.startswith("groups.") for name in alone.state_dict())
+    begun = drawn.stream()  # earlier versions had groups by evidence, too
+    begun.load_state_dict(
+        {**alone.state_dict(), "groups.pending_ids": torch.zeros(1), "groups.pending_features": torch.zeros(1, 5)}
+    )
+    assert not any(name.startswith("groups.") for name in begun.state_dict())

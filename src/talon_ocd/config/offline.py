@@ -101,11 +101,11 @@ class CalibrationConfig:
     held_out: float = 0.5
     """Share of the known classes that plays the part of new ones; the evidence rule has ``evidence.rehearse_new``."""
     orders: int = 2
-    """Stream orders a rehearsal; the evidence rule has at least four."""
+    """Stream orders a rehearsal, at least: the evidence rule has four, for short streams up to twelve."""
     try_untrained: bool = True
     """Rehearse with the pre-trained features as well, and train only if that went better with training."""
     grid: int = 40
-    """Thresholds tried between the smallest and the largest useful similarity; offsets are always the same."""
+    """Thresholds tried between the smallest and the largest useful similarity; offsets are none of them."""
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -129,10 +129,14 @@ class StreamFolder:
         with self.journal.transaction():
             return [self.journal.append(draft, answered) for draft in drafts]
 
+    def learned(self, event: Event) -> None:
+        """Remember that the stream's state knows of an event: a replay from that state leaves it out."""
+        self.event = max(self.event, event.seq)
+
     def heard(self, events: Sequence[Event]) -> None:
         """Let others hear of events that are written down."""
         for event in events:
-            self.event = max(self.event, event.seq)
+            self.learned(event)
             for listener in self.on_event:
                 listener(event)
 

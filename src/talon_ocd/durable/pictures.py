@@ -148,7 +148,7 @@ class Pictures:
 
     def sweep(self) -> None:
         """Drop originals that no answer needs: of requests that nobody waited for, or of a process that died."""
-        for folder in (self._folder / IMAGES).glob("??"):
+        for folder in filter(Path.is_dir, (self._folder / IMAGES).glob("??")):
             names = [file.name for file in folder.iterdir()]
             needed = self._journal.stored([name for name in names if _STORED.fullmatch(name)])
             for name in set(names) - needed:

@@ -158,7 +158,7 @@ class DurableStream(DiscoveryStream):
             return
         with self._disk.whole():
             self._learn(event)
-            self._disk.event = max(self._disk.event, event.seq)
+            self._disk.learned(event)
 
     def relied_on(self) -> set[int]:
         """Return the categories that people named or merged, by whatever process."""

@@ -47,7 +47,7 @@ NEARLY = 0.05
 UNTOLD = 5
 """Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
 ORDERS = (4, 12)
-"""Orders in which they are, at least and at most: streams cost little beside the training of a rehearsal."""
+"""Orders in which a stream is answered, at least and at most, if no more are wanted: they cost less than training."""
 ANSWERS = 2000
 """What a rehearsal should answer altogether: short streams tell little, so that they are answered in more orders."""
 

@@ -31,8 +31,8 @@ CHUNK = 256
 class FeatureStream:
     """A stream of feature vectors, answered one by one; prototypes learn every ``adapt_every`` answers.
 
-    The evidence rule has means of its own, which learn from each answer: then prototypes stay where they began, unless
-    the encoder learns, which follows them.
+    The evidence rule has means of its own, which learn from each answer: then answers move no prototype, unless the
+    encoder learns, which follows them.
 
     >>> stream = FeatureStream(PrototypeMemory(torch.eye(3)), OnlineConfig(threshold=0.7, adapt=("prototypes",)))
     >>> [stream.observe(vector).verdict for vector in ([1.0, 0.1, 0.0], [1.0, -1.0, 1.0], [1.0, -1.0, 0.9])]
@@ -234,7 +234,8 @@ class FeatureStream:
         self.memory = PrototypeMemory.from_state_dict(section(state, "memory"))
         if self.config.half_precision:
             self.memory.halve()
-        self._groups.load_state_dict(section(state, "groups"))
+        if self._moves_prototypes:  # earlier versions had groups whatever rule decided
+            self._groups.load_state_dict(section(state, "groups"))
         self.rule.load_state_dict(section(state, "rule"))
         self.answered = int(state["answered"])
         self._since_adaptation = int(state["since_adaptation"])
