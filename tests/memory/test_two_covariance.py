@@ -1,3 +1,6 @@
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -118,7 +121,7 @@ def test_a_feature_at_the_centre_has_coordinates_too() -> None:
     np.testing.assert_array_equal(model.coordinates(torch.eye(5)[:1]), np.zeros((1, 3)))
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 7, 9, 10, 15, 16, 17, 40])
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 9, 10, 15, 16, 17, 40, 100, 235])
 @pytest.mark.parametrize("feature_size", [20, 300, 768])
 def test_coordinates_do_not_show_how_images_are_batched(size: int, feature_size: int) -> None:
     model, rows = drawn_model(size, 3, feature_size=feature_size), unit_rows(200, feature_size, 4)
@@ -130,6 +133,15 @@ def test_coordinates_do_not_show_how_images_are_batched(size: int, feature_size:
     slow = (rows.double() - torch.from_numpy(model.centre)).numpy()
     slow = slow / np.linalg.norm(slow, axis=1, keepdims=True) @ model.transform
     np.testing.assert_allclose(together, slow, atol=1e-4)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), replace])
+def test_copies_of_a_model_that_was_used_give_the_same(copied: Callable[[TwoCovariance], TwoCovariance]) -> None:
+    model, rows = drawn_model(100, 3, feature_size=700), unit_rows(3, 700, 4)
+    before, volume = model.coordinates(rows), model.new_volume
+    again = copied(model)
+    np.testing.assert_array_equal(again.coordinates(rows), before)
+    assert again.new_volume == volume and again.tail == model.tail
 
 
 @pytest.mark.parametrize("tail", TAILS)

@@ -6,8 +6,9 @@ category that lost all its members to others is *empty*: it keeps its id, and no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,7 @@ LEAST_EXPONENT = -80.0
 _PARTS = ("_counts", "_sums", "_levels", "_means", "_screen")
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Where the next members of L categories are expected.
 
     Attributes:
@@ -40,8 +40,7 @@ class Prediction:
     means: Floats
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """Images z as the screen wants them.
 
     Attributes:
@@ -73,14 +72,15 @@ class Beliefs:
         # A mean at 1 shows how far the prior pulls it back. Means aside, all depends on the number of members only.
         self._pull, variances, self._volume = model.predictive(levels, np.repeat(levels[:, None], model.size, axis=1))
         self._precision = 1.0 / variances
-        if np.isinf(model.tail):
+        if math.isinf(model.tail):
             weight, base = np.ones(len(levels)), 2.0 * self._volume
         else:
             # Density falls with (ν + distance) e^(2 volume / (ν + d)): a product that is linear in z and z².
             weight = np.exp(2.0 * self._volume / (model.tail + model.size))
             base = model.tail * weight
         base[0] = np.inf  # nobody joins an empty category
-        self._base, self._weighted = base.astype(np.float32), (weight[:, None] * self._precision).astype(np.float32)
+        self._weighted = (weight[:, None] * self._precision).astype(np.float32)
+        self._unplaced = torch.from_numpy(base.astype(np.float32)), torch.from_numpy(self._weighted).T
         self._counts, self._sums = counts.astype(np.float64), sums.astype(np.float64)
         self._levels, self._means = np.zeros(len(counts), np.int64), np.zeros(sums.shape)
         self._screen = np.zeros((len(counts), model.size + 1), np.float32)
@@ -99,7 +99,7 @@ class Beliefs:
 
     def prediction(self, categories: Ints) -> Prediction:
         """Say where the next members of categories ``(L,)`` are expected."""
-        return Prediction(self._levels[categories], self._means[categories])
+        return Prediction(self._levels.take(categories), self._means.take(categories, axis=0))
 
     def found(self, member: Floats) -> int:
         """Make a category of one member ``(d,)``; returns its id."""
@@ -149,23 +149,26 @@ class Beliefs:
     def predict(self, counts: Floats, sums: Floats) -> Prediction:
         """Say where the next members of categories with counts ``(L,)`` and sums ``(L, d)`` are expected."""
         levels = (np.minimum(counts, MOST_COUNTED) + ROUNDING).astype(np.int64)
-        return Prediction(levels, self._pull[levels] * (sums / np.maximum(counts, 1.0)[:, None]))
+        means = sums / np.maximum(counts, 1.0)[:, None]
+        means *= self._pull.take(levels, axis=0)
+        return Prediction(levels, means)
 
     def screen_rows(self, prediction: Prediction) -> Floats32:
         """Return ``(L, d + 1)``: products with ``z, 1`` are what means of categories change in their scores."""
         rows = np.empty((len(prediction.levels), self.model.size + 1), np.float32)
         means = prediction.means.astype(np.float32)
-        leaning = self._weighted[prediction.levels] * means
+        leaning = self._weighted.take(prediction.levels, axis=0)
+        leaning *= means
         rows[:, -1] = np.einsum("ld,ld->l", leaning, means)
         np.multiply(leaning, -2.0, out=rows[:, :-1])
         return rows
 
     def seen(self, coordinates: Floats) -> Seen:
         """Return images ``(B, d)`` as the screen wants them."""
-        rows = np.ones((len(coordinates), self.model.size + 1), np.float32)
-        rows[:, :-1] = coordinates
-        squares = torch.from_numpy(rows[:, :-1]).square()
-        unplaced = torch.addmm(torch.from_numpy(self._base), squares, torch.from_numpy(self._weighted).T)
+        rows = np.empty((len(coordinates), self.model.size + 1), np.float32)
+        rows[:, :-1], rows[:, -1] = coordinates, 1.0
+        base, weighted = self._unplaced
+        unplaced = torch.addmm(base, torch.from_numpy(rows[:, :-1]).square(), weighted)
         return Seen(rows, unplaced.numpy())
 
     def screen(self, seen: Seen, categories: Ints | slice = slice(None)) -> Floats32:
@@ -173,21 +176,22 @@ class Beliefs:
         levels, rows = self._levels[: self.size], self._screen[: self.size]
         return screened(seen, levels[categories], rows[categories])
 
-    def log_density(self, coordinates: Floats, prediction: Prediction) -> Floats:
+    def log_density(self, coordinates: Floats, prediction: Prediction, spoils: bool = False) -> Floats:
         """Return the log-density ``(L,)``, up to a constant, of coordinates ``(L, d)`` as next members of L categories.
 
-        -inf for an empty one. ``-model.new_surprise`` is that of a new one. L may be more than one dimension.
+        -inf for an empty one. ``-model.new_surprise`` is that of a new one. L may be more than one dimension. It is
+        faster if the means of the prediction aren't needed any more, so that it ``spoils`` them.
         """
-        away = coordinates - prediction.means
+        away = np.subtract(coordinates, prediction.means, out=prediction.means if spoils else None)
         away *= away
-        distances = np.einsum("...d,...d->...", away, self._precision[prediction.levels])
+        distances = np.einsum("...d,...d->...", away, self._precision.take(prediction.levels, axis=0))
         density = -self.model.surprise(distances) - self._volume[prediction.levels]
         density[prediction.levels == 0] = -np.inf
         return density
 
     def log_density_of_scores(self, scores: Floats) -> Floats:
         """Return what ``log_density`` would be, were the scores ``(B,)`` of ``screen`` exact."""
-        if np.isinf(self.model.tail):
+        if math.isinf(self.model.tail):
             return -0.5 * scores
         tail, size = self.model.tail, self.model.size
         density: Floats = -0.5 * (tail + size) * np.log(np.maximum(scores, tail) / tail)
@@ -195,7 +199,7 @@ class Beliefs:
 
     def favour(self, scores: Floats32, nats: Floats | float) -> None:
         """Make scores of ``screen`` better in place, as if the densities behind them were larger by so many nats."""
-        if np.isinf(self.model.tail):
+        if math.isinf(self.model.tail):
             scores -= np.float32(2.0) * np.asarray(nats, np.float32)
         else:
             exponent = np.maximum(-2.0 * np.asarray(nats) / (self.model.tail + self.model.size), LEAST_EXPONENT)

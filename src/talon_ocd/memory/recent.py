@@ -165,6 +165,9 @@ class Recent:
     def _add(self, *parts: np.ndarray) -> None:
         """Add images to the end; ``parts`` are in the order of ``_PARTS``."""
         arriving = len(parts[0])
+        if not self.capacity:
+            self.pushed_out += arriving
+            return
         kept = min(arriving, self.capacity)
         leaving = max(self._length + kept - self.capacity, 0)
         self._first, self._length = self._first + leaving, self._length - leaving

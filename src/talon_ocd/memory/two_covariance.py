@@ -7,9 +7,11 @@ distributions are Student's, with ν degrees of freedom.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +19,11 @@ import torch
 from torch import Tensor
 
 from talon_ocd.errors import DataError
+from talon_ocd.memory.projection import ROWS, Projection
 
 Floats = npt.NDArray[np.float64]
 MOST_COUNTED = 50.0
 """Members after which a category counts as well known: no mean of real images gets more certain than that."""
-TOGETHER = 64
-"""Images whose coordinates are one product."""
-NARROWEST = 16
-"""Columns of that product, at least."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +50,28 @@ class TwoCovariance:
     def coordinates(self, features: Tensor) -> Floats:
         """Return coordinates ``(B, d)`` of unit features ``(B, D)``.
 
-        Products are in float32 and all of one size, the last one filled up with zeros: float32 products of other sizes
-        may round otherwise, and so how images are batched would show in the answers. Narrow ones round otherwise row by
-        row, so that they are filled up as well.
+        Products are in float32 and all of one size, the last one filled up with zeros: how images are batched must not
+        show in the answers (see ``projection.py``).
         """
-        centre, transform = self._projection
+        centre, projection = self._projection
         result = torch.empty(len(features), self.size, dtype=torch.float64)
-        for start in range(0, len(features), TOGETHER):
-            centred = features[start : start + TOGETHER].detach().float() - centre
+        for start in range(0, len(features), ROWS):
+            centred = features[start : start + ROWS].detach().float() - centre
             count = len(centred)
-            if count < TOGETHER:
-                centred = torch.nn.functional.pad(centred, (0, 0, 0, TOGETHER - count))
+            if count < ROWS:
+                centred = torch.nn.functional.pad(centred, (0, 0, 0, ROWS - count))
             lengths = torch.linalg.vector_norm(centred, dim=1, keepdim=True).clamp_(min=1e-12)
-            result[start : start + TOGETHER] = (centred @ transform).div_(lengths)[:count, : self.size]
+            result[start : start + ROWS] = projection(centred).div_(lengths)[:count]
         return result.numpy()
 
     @cached_property
-    def _projection(self) -> tuple[Tensor, Tensor]:
-        """Centre ``(D,)`` and transform ``(D, d)`` in float32, with zeros up to ``NARROWEST`` columns."""
-        transform = torch.from_numpy(self.transform).float()
-        missing = max(NARROWEST - self.size, 0)
-        return torch.from_numpy(self.centre).float(), torch.nn.functional.pad(transform, (0, missing)).contiguous()
+    def _projection(self) -> tuple[Tensor, Projection]:
+        """Centre ``(D,)`` in float32, and the product with ``transform``."""
+        return torch.from_numpy(self.centre).float(), Projection(torch.from_numpy(self.transform))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the parameters alone, for copies: oneDNN's tensors can't be copied, and are soon made again."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def predictive(self, counts: Floats, sums: Floats) -> tuple[Floats, Floats, Floats]:
         """Return mean ``(K, d)``, variance ``(K, d)`` and log-volume ``(K,)`` of categories' next members.
@@ -89,16 +89,21 @@ class TwoCovariance:
         """Log-volume of a new category's first member."""
         return float(0.5 * np.log1p(self.psi).sum())
 
+    @cached_property
+    def _new_precision(self) -> Floats:
+        """One over the variances of a new category's first member ``(d,)``."""
+        return 1.0 / (1.0 + self.psi)
+
     def surprise(self, distances: Floats) -> Floats:
         """Return minus the log-density, but for the volume, at squared distances in units of the variances."""
-        if np.isinf(self.tail):
+        if math.isinf(self.tail):
             return 0.5 * distances
         result: Floats = 0.5 * (self.tail + self.size) * np.log1p(distances / self.tail)
         return result
 
     def new_surprise(self, coordinates: Floats) -> Floats:
         """Return minus the log-density ``(B,)`` of being the first of a new category."""
-        return self.surprise((coordinates**2) @ (1.0 / (1.0 + self.psi))) + self.new_volume
+        return self.surprise((coordinates**2) @ self._new_precision) + self.new_volume
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the parameters as tensors, ready for safetensors."""

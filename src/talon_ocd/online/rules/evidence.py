@@ -207,7 +207,7 @@ class EvidenceRule:
     def _batch(self, coordinates: Floats) -> Batch:
         return Batch(self.beliefs, coordinates, self._prior, self.learns)
 
-    def _prior(self, living: Ints, answers: Ints, discovered: Ints) -> tuple[Floats, Floats]:
+    def _prior(self, living: Ints | int, answers: Ints | int, discovered: Ints | int) -> tuple[Floats, Floats]:
         """Return what the evidence must reach ``(B,)``, and what known classes have ahead of discovered ones ``(B,)``.
 
         By then there are so many ``living`` categories and ``answers`` more ``(B,)``, so many of them ``discovered``.
@@ -217,7 +217,7 @@ class EvidenceRule:
         chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
         hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
         if share is None:
-            return hurdle, np.zeros(len(answers))
+            return hurdle, np.zeros_like(hurdle)
         return hurdle, self.config.share_weight * np.log((1.0 - share) / share)
 
     def _concentration(self, share: Floats | None) -> Floats | float:
@@ -230,7 +230,7 @@ class EvidenceRule:
             return ANSWERS_PER_KNOWN * known
         return ANSWERS_PER_CLASS * known / (1.0 - share)
 
-    def _share(self, answers: Ints, discovered: Ints) -> Floats:
+    def _share(self, answers: Ints | int, discovered: Ints | int) -> Floats:
         """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
         before, least = self.config.share_prior, self.config.least_share
         share = (before / 2 + self.discovered + discovered) / (before + self.answered + answers)

@@ -11,7 +11,7 @@ what one answer after another would have been. A few rounds do, because few imag
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,13 @@ from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 NOBODY = -1e3
 """Log-odds of a category that is not there; JSON has no infinity."""
 Bools = npt.NDArray[np.bool_]
-Prior = Callable[[Ints, Ints, Ints], tuple[Floats, Floats]]
+Prior = Callable[[Ints | int, Ints | int, Ints | int], tuple[Floats, Floats]]
 """``(categories, answers, discovered) -> nats`` that evidence must reach ``(B,)``, and that known classes have ahead
 ``(B,)``, given how many categories there are when an image comes ``(B,)``, how many answers came before it, and how
-many of these were discovered categories."""
+many of these were discovered categories. If numbers are given, they hold for all images."""
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(NamedTuple):
     """Categories as L images leave them: those that change something, all of them if the stream learns.
 
     Attributes:
@@ -53,8 +52,7 @@ class Left:
     last: Bools
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """Answers ``(B,)`` to all images as codes, and codes and log-odds of the two best categories ``(B, 2)``."""
 
     codes: Ints
@@ -83,15 +81,23 @@ class Batch:
         for _ in range(len(self._order) + 1):  # each round makes at least one more answer right
             left = self._left(codes)
             found = self._round(left)
-            if np.array_equal(found.codes, codes):
+            if (found.codes == codes).all():
                 break
             codes = found.codes
-        fresh = self._size - 1 + np.cumsum(self._founded(codes))
-        ids = np.concatenate([np.arange(self._size), fresh, [-1]])  # the last one is for code -1, nobody
         last = np.flatnonzero(left.last)
-        prediction = Prediction(left.prediction.levels[last], left.prediction.means[last])
-        self.beliefs.put(ids[left.codes[last]], left.counts[last], left.sums[last], (prediction, left.rows[last]))
-        return self._assignment(found, ids[codes], ids[found.best])
+        prediction = Prediction(left.prediction.levels[last], left.prediction.means.take(last, axis=0))
+        sums, rows = left.sums.take(last, axis=0), left.rows.take(last, axis=0)
+        ids = self._ids(codes)
+        self.beliefs.put(ids(left.codes[last]), left.counts[last], sums, (prediction, rows))
+        return self._assignment(found, ids(codes), ids(found.best))
+
+    def _ids(self, answers: Ints) -> Callable[[Ints], Ints]:
+        """Return what makes ids of codes if the codes ``(B,)`` are the answers; code -1 is nobody."""
+        founded = self._founded(answers)
+        if not founded.any():
+            return lambda codes: codes
+        ids = np.concatenate([np.arange(self._size), self._size - 1 + founded.cumsum(), [-1]])
+        return lambda codes: ids[codes]
 
     def _founded(self, codes: Ints) -> Bools:
         founded: Bools = codes == self._size + self._order
@@ -101,32 +107,69 @@ class Batch:
         """Return codes ``(B,)`` as if every image came next, from scores alone."""
         if not self._size:
             return self._size + self._order
-        hurdle, favour = self._prior_of_each(None)
-        scores = self._scores(None, favour)
-        best = scores.argmin(axis=1)
-        density = self.beliefs.log_density_of_scores(scores[self._order, best].astype(np.float64))
+        hurdle, favour = self.prior(self.beliefs.living, 0, 0)
+        best, scores = self._best_of(0, self.beliefs.known)
+        self.beliefs.favour(scores, favour)
+        if self.beliefs.known < self._size:
+            others, their_scores = self._best_of(self.beliefs.known, self._size)
+            best = np.where(their_scores < scores, others, best)
+            scores = np.minimum(their_scores, scores)
+        density = self.beliefs.log_density_of_scores(scores.astype(np.float64))
         return np.where(density + self._new >= hurdle, best, self._size + self._order)
+
+    def _best_of(self, first: int, end: int) -> tuple[Ints, Floats32]:
+        """Return the best of the categories from ``first`` on and before ``end``, and their scores; both ``(B,)``."""
+        if first == end:
+            return 0 * self._order, np.full(len(self._order), np.inf, np.float32)
+        best = first + self._screened[:, first:end].argmin(axis=1)
+        return best, self._screened[self._order, best]
 
     def _left(self, codes: Ints) -> Left:
         """Work out how images would leave their categories if codes ``(B,)`` were the answers."""
         images = self._order if self.learns else np.flatnonzero(self._founded(codes))
-        changed, came = codes[images], self._order[:, None]
-        later = (changed == changed[:, None]) & (images > images[:, None])
-        last = ~later.any(axis=1)
-        heirs = later.argmax(axis=1) if len(images) else images
-        counts, sums = np.ones(len(images)), self._coordinates[images]
-        for place in np.flatnonzero(~last):  # in turn: each hands on what it has from those before
-            counts[heirs[place]] += counts[place]
-            sums[heirs[place]] += sums[place]
+        if not len(images):
+            return self._nothing_left(codes)
+        changed = codes[images]
+        order = changed.argsort(kind="stable")
+        together = changed[order[1:]] == changed[order[:-1]]
+        places, heirs = order[:-1][together], order[1:][together]
+        counts, sums = self._handed_on(images, places, heirs)
         weights = self.beliefs.weights(changed)
         counts *= weights
         sums *= weights[:, None]
-        old = np.flatnonzero(changed < self._size)
-        counts[old] += self.beliefs.counts[changed[old]]
-        sums[old] += self.beliefs.sums[changed[old]]
+        old = changed < self._size
+        if old.all():
+            counts += self.beliefs.counts.take(changed)
+            sums += self.beliefs.sums.take(changed, axis=0)
+        else:
+            counts[old] += self.beliefs.counts[changed[old]]
+            sums[old] += self.beliefs.sums[changed[old]]
         prediction = self.beliefs.predict(counts, sums)
-        met = (images < came) & (last | (came <= images[heirs]))
+        until = np.full(len(images), len(self._order))
+        until[places] = images[heirs]
+        came = self._order[:, None]
+        met = (images < came) & (came <= until)
+        last = until == len(self._order)
         return Left(codes, changed, counts, sums, prediction, self.beliefs.screen_rows(prediction), met, last)
+
+    def _nothing_left(self, codes: Ints) -> Left:
+        """Return what it is if no image changes anything."""
+        none, met = self._order[:0], np.empty((len(codes), 0), np.bool_)
+        unchanged = self.beliefs.prediction(none)
+        rows, last = self._seen.rows[:0], np.empty(0, np.bool_)
+        return Left(codes, none, np.empty(0), unchanged.means, unchanged, rows, met, last)
+
+    def _handed_on(self, images: Ints, places: Ints, heirs: Ints) -> tuple[Floats, Floats]:
+        """Return how many images ``(L,)`` and what sums of them ``(L, d)`` each has of its category up to itself.
+
+        Those at ``places`` hand on what they have to their ``heirs``, in turn.
+        """
+        sums = self._coordinates.take(images, axis=0)
+        counts, rows = [1.0] * len(images), list(sums)
+        for place, heir in zip(places.tolist(), heirs.tolist(), strict=True):
+            counts[heir] += counts[place]
+            rows[heir] += rows[place]
+        return np.array(counts), sums
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
@@ -135,49 +178,55 @@ class Batch:
         odds = self._density(best, left) + (self._new - hurdle)[:, None]
         odds += favour[:, None] * ((best >= 0) & (best < self.beliefs.known))
         # Columns are in the order of codes; only odds that rounding makes equal can come the other way round.
-        tied = (odds[:, 1] == odds[:, 0]) & (best[:, 1] >= 0) & (best[:, 1] < best[:, 0])
-        swap = tied | (odds[:, 1] > odds[:, 0])
-        best[swap], odds[swap] = best[swap, ::-1], odds[swap, ::-1]
+        swap = np.flatnonzero(odds[:, 1] >= odds[:, 0])
+        if len(swap):
+            tied = (odds[swap, 1] == odds[swap, 0]) & ((best[swap, 1] < 0) | (best[swap, 1] > best[swap, 0]))
+            swap = swap[~tied]
+            best[swap], odds[swap] = best[swap, ::-1], odds[swap, ::-1]
         codes = np.where(odds[:, 0] >= 0.0, best[:, 0], self._size + self._order)
-        while not np.array_equal(codes, followed := self._followed(codes)):
-            codes = followed
-        return Round(codes, best, odds)
+        return Round(self._followed(codes), best, odds)
 
     def _followed(self, codes: Ints) -> Ints:
-        """Send images after a founder that joins another category by now."""
-        followed, fresh = codes.copy(), codes >= self._size
-        followed[fresh] = codes[codes[fresh] - self._size]
-        return followed
+        """Send images after a founder that joins another category by now, as far as that goes."""
+        fresh = np.flatnonzero(codes >= self._size)
+        while len(fresh):
+            followed = codes[codes[fresh] - self._size]
+            moved = followed != codes[fresh]
+            fresh, followed = fresh[moved], followed[moved]
+            codes[fresh] = followed
+            fresh = fresh[followed >= self._size]
+        return codes
 
     def _prior_of_each(self, left: Left | None) -> tuple[Floats, Floats]:
         """Return what the evidence must reach, and what known classes have ahead, when each image comes ``(B,)``."""
-        living, nothing = np.full(len(self._order), self.beliefs.living), 0 * self._order
         if left is None:
-            return self.prior(living, nothing, nothing)
+            nothing = 0 * self._order
+            return self.prior(nothing + self.beliefs.living, nothing, nothing)
         discovered = _number_before(left.answers >= self.beliefs.known)
-        return self.prior(living + _number_before(self._founded(left.answers)), self._order, discovered)
+        return self.prior(self.beliefs.living + _number_before(self._founded(left.answers)), self._order, discovered)
 
     def _scores(self, left: Left | None, favour: Floats) -> Floats32:
         """Return scores ``(B, K + B)`` of categories by their codes, as each image meets them."""
         scores = np.full((len(self._order), self._size + max(len(self._order), 2)), np.inf, np.float32)
         scores[:, : self._size] = self._screened
-        if left is not None:
+        if left is not None and len(left.codes):
             columns = screened(self._seen, left.prediction.levels, left.rows)
             places = self._order[:, None] * scores.shape[1] + left.codes
-            np.put(scores, places[left.met], columns[left.met])  # a third of what pairs of indices take
+            met = np.flatnonzero(left.met)  # a third of what pairs of indices take, half of what masks do
+            scores.reshape(-1)[places.take(met)] = columns.take(met)
         self.beliefs.favour(scores[:, : self.beliefs.known], favour[:, None])
         return scores
 
     def _density(self, codes: Ints, left: Left | None) -> Floats:
         """Return exact log-densities ``(B, 2)`` in categories ``(B, 2)`` as each image meets them; -1 is nobody."""
-        prediction = self.beliefs.prediction(np.where(codes < self._size, codes, 0))
-        if left is not None:
+        prediction = self.beliefs.prediction(np.minimum(codes, self._size - 1))
+        if left is not None and len(left.codes):
             met = left.met[:, None] & (left.codes == codes[:, :, None])
-            image, place, by = np.unravel_index(np.flatnonzero(met), met.shape)  # a tenth of what nonzero takes
-            prediction.levels[image, place] = left.prediction.levels[by]
-            prediction.means[image, place] = left.prediction.means[by]
+            pair, by = np.divmod(np.flatnonzero(met), len(left.codes))  # a tenth of what nonzero takes
+            prediction.levels.reshape(-1)[pair] = left.prediction.levels.take(by)
+            prediction.means.reshape(-1, self.beliefs.model.size)[pair] = left.prediction.means.take(by, axis=0)
         prediction.levels[codes < 0] = 0
-        return self.beliefs.log_density(self._coordinates[:, None], prediction)
+        return self.beliefs.log_density(self._coordinates[:, None], prediction, spoils=True)
 
     def _assignment(self, found: Round, ids: Ints, best: Ints) -> Assignment:
         """Return answers ``(B,)`` with ids; who founds a category has the best of the others for its runner-up."""
@@ -195,11 +244,12 @@ def _number_before(happens: Bools) -> Ints:
 
 def _two_smallest(scores: Floats32) -> Ints:
     """Return where the two smallest of each row ``(B, N)`` are ``(B, 2)``, -1 for infinity; spoils ``scores``."""
-    rows = np.arange(len(scores))
-    first = scores.argmin(axis=1)
-    smallest = scores[rows, first]
-    scores[rows, first] = np.inf
-    second = scores.argmin(axis=1)
-    found = np.stack([first, second], axis=1)
-    found[np.isinf(np.stack([smallest, scores[rows, second]], axis=1))] = -1
+    flat, starts = scores.reshape(-1), np.arange(0, scores.size, scores.shape[1])
+    found = np.empty((len(scores), 2), np.int64)
+    for place in range(2):
+        best = scores.argmin(axis=1)
+        where = starts + best
+        best[flat.take(where) == np.inf] = -1
+        found[:, place] = best
+        flat[where] = np.inf
     return found
