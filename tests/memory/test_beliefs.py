@@ -10,6 +10,7 @@ from talon_ocd.errors import DataError
 from talon_ocd.memory import Beliefs
 from talon_ocd.memory.two_covariance import Floats, TwoCovariance
 from tests.memory.worlds import TAILS, counts_and_sums, drawn_members, drawn_model
+from tests.twins.evidence import log_density_of_members
 from tests.twins.two_covariance import log_odds
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=12)
@@ -206,3 +207,28 @@ def test_a_state_that_does_not_fit_together_is_refused(change: Change) -> None:
     state = believed(model, [2, 2, 1], 1).state_dict()
     with pytest.raises(DataError, match="load another copy"):
         Beliefs.from_state_dict(model, {**state, **change(state)})
+
+
+@given(st.integers(0, 12), st.integers(1, 4), st.integers(1, 4), st.integers(0, 999))
+@settings(max_examples=60)
+def test_the_evidence_of_two_groupings_differs_as_the_density_of_all_members_does(
+    images: int, groups: int, dims: int, seed: int
+) -> None:
+    model = drawn_model(dims, seed)
+    rows, random = drawn_members(model, [images], seed)[0], np.random.default_rng(seed)
+    found, wanted = [], []
+    for _ in range(2):
+        home = random.integers(0, groups, images)
+        members = [rows[home == group] for group in range(groups)]
+        found.append(Beliefs(model, *counts_and_sums(members)).log_evidence())
+        wanted.append(sum(log_density_of_members(group.tolist(), model.psi.tolist()) for group in members))
+    np.testing.assert_allclose(found[1] - found[0], wanted[1] - wanted[0], atol=1e-8 * (1.0 + abs(wanted[0])))
+
+
+def test_a_copy_learns_by_itself() -> None:
+    beliefs = believed(drawn_model(3, 0), [4, 5], 0)
+    counts, other = beliefs.counts.copy(), beliefs.copy()
+    other.join(1, np.ones(3))
+    other.found(np.ones(3))
+    assert (other.size, other.living, other.known) == (3, 3, 2) and other.model is beliefs.model
+    assert (beliefs.size, beliefs.living) == (2, 2) and (beliefs.counts == counts).all()

@@ -1,10 +1,11 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
+from talon_ocd.memory import projection as module
 from talon_ocd.memory.projection import ROWS, SMALL, Projection
 from tests.memory.test_prototypes import unit_rows
 
@@ -59,6 +60,25 @@ def test_either_product_is_the_exact_one_but_for_rounding(
     projection = Projection(matrix.double())
     assert projection.by_onednn == (available and matrix.numel() > SMALL)
     torch.testing.assert_close(projection(rows).double(), rows.double() @ matrix.double(), rtol=1e-5, atol=1e-4)
+
+
+def refused(*args: object) -> Tensor:
+    raise RuntimeError("no such product")
+
+
+def uneven(matrix: Tensor, rows: Tensor) -> Tensor:
+    return rows @ matrix.to_dense().T * (1.0 + torch.arange(ROWS)[:, None] * 1e-7)
+
+
+@pytest.mark.parametrize("product", [refused, uneven])
+def test_a_product_that_fails_or_rounds_rows_otherwise_is_not_used(
+    product: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_by_onednn", product)
+    matrix, rows = drawn(300, 235), unit_rows(ROWS, 300, 1)
+    projection = Projection(matrix)
+    assert not projection.by_onednn
+    assert torch.equal(projection(rows), rows @ matrix)
 
 
 def test_rows_need_not_lie_side_by_side() -> None:

@@ -64,6 +64,29 @@ def test_images_are_grouped_anew_when_second_thoughts_have_doubled_in_number() -
     assert Counting.at == [3, 6, 12, 24, 48]
 
 
+def test_images_are_grouped_anew_only_if_they_are_likelier_then() -> None:
+    """After second thoughts about either grouping; all of what is not taken is forgotten."""
+    outcomes = []
+    for seed in range(12):
+        drawn = world(90, seed, new=8, noise=0.15, offset=2.0)
+        weighed, anew, old = (drawn.rule(weigh_regrouping=weighs) for weighs in (True, False, False))
+        for rule in (weighed, anew, old):
+            rule.assign(drawn.features, NOTHING)
+        moved = weighed.regroup()
+        if anew.regroup():
+            anew.think_again()
+        old.think_again()
+        likelier = anew.beliefs.log_evidence() > old.beliefs.log_evidence()
+        outcomes.append(likelier)
+        taken = anew if likelier else old
+        assert bool(moved) == likelier
+        for mine, theirs in zip(weighed.recent.thoughts(), taken.recent.thoughts(), strict=True):
+            assert mine.tolist() == theirs.tolist()
+        assert weighed.beliefs.counts.tolist() == taken.beliefs.counts.tolist()
+        assert weighed.look(drawn.features, NOTHING).ids.tolist() == taken.look(drawn.features, NOTHING).ids.tolist()
+    assert len(set(outcomes)) == 2
+
+
 def lonely_founder(**settings: Any) -> EvidenceRule:
     """A rule whose first image founded a category, though by now it would join category 0: a new one got unlikely."""
     rule = plain_rule([4.0, 4.0], [NORTH, WEST], **settings)

@@ -77,7 +77,7 @@ def test_the_guard_and_second_thoughts_take_turns(
     for start in range(0, 64, 8):
         answers += ids(stream.observe_many(tiny.incoming()[start : start + 8]))
         turns.append((waits(stream), stream.guard.taken))
-    assert thought == [4, 8]
+    assert set(thought) == {4, 8}  # more than once where images are grouped anew
     step, thoughts, look = "a step waits", "as before", "it is judged"
     wanted = [step, look, step, thoughts, look, step, look, thoughts]
     assert [waiting for waiting, _ in turns] == [True, False, True, True, False, True, False, False]

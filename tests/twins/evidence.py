@@ -65,6 +65,7 @@ class SlowEvidence:
     least_share: float = 0.05
     learn_share: bool = True
     share_prior: float = 20.0
+    share_window: int = 512
     answer_weight: float = 0.25
     learns: bool = True
     keep: int = 8192
@@ -105,9 +106,10 @@ class SlowEvidence:
 
     @property
     def share(self) -> float:
-        """Of the stream that is of no known class, by its answers so far."""
-        others = sum(answer >= len(self.labelled) for answer in self.answers)
-        share = (self.share_prior / 2 + others) / (self.share_prior + len(self.answers))
+        """Of the stream that is of no known class, by its newest answers."""
+        newest = self.answers[-self.share_window :]
+        others = sum(answer >= len(self.labelled) for answer in newest)
+        share = (self.share_prior / 2 + others) / (self.share_prior + len(newest))
         return min(max(share, self.least_share), 1.0 - self.least_share)
 
     def odds(self, x: Vector, members: list[Member]) -> float:

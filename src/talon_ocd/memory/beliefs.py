@@ -6,6 +6,7 @@ category that lost all its members to others is *empty*: it keeps its id, and no
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -208,6 +209,22 @@ class Beliefs:
     def log_odds(self, coordinates: Floats, categories: Ints) -> Floats:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""
         return self.log_density(coordinates, self.prediction(categories)) + self.model.new_surprise(coordinates)
+
+    def log_evidence(self) -> float:
+        """Return the log-density of all members together, but for what is the same however they are grouped.
+
+        By the Gaussian model: images' scales are not known.
+        """
+        counted = self.counts[:, None] * self.model.psi
+        spread: Floats = self.model.psi / (counted + 1.0) * self.sums**2 - np.log1p(counted)
+        return 0.5 * float(spread.sum())
+
+    def copy(self) -> Beliefs:
+        """Return a copy that learns by itself."""
+        other = copy.copy(self)
+        for name in _PARTS:
+            setattr(other, name, getattr(self, name).copy())
+        return other
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return counts, sums and the number of known classes, ready for safetensors."""

@@ -23,20 +23,38 @@ class Projection:
 
     If it is large, oneDNN multiplies: at twice the speed of a plain product where MKL, which makes those, doesn't use
     all that the processor has. Then the matrix is on the left and rows, which change, are its "weights": so nothing is
-    copied. Which of the two it is depends on the matrix alone, not on the rows.
+    copied. Which of the two it is depends on the matrix and the machine alone, not on the rows.
     """
 
     def __init__(self, matrix: Tensor) -> None:
         self.size = matrix.shape[1]
-        self.by_onednn = matrix.numel() > SMALL and torch.backends.mkldnn.is_available()
-        if self.by_onednn:
-            self._matrix = matrix.float().T.contiguous().to_mkldnn()
-        else:
-            self._matrix = F.pad(matrix.float(), (0, max(NARROWEST - self.size, 0))).contiguous()
+        prepared = _prepared(matrix) if matrix.numel() > SMALL else None
+        self.by_onednn = prepared is not None
+        if prepared is None:
+            prepared = F.pad(matrix.float(), (0, max(NARROWEST - self.size, 0))).contiguous()
+        self._matrix = prepared
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return products ``(ROWS, d)`` of float32 rows ``(ROWS, D)``."""
-        if not self.by_onednn:
-            return (rows @ self._matrix)[:, : self.size]
-        products: Tensor = F.linear(self._matrix, rows.contiguous()).to_dense().T
-        return products
+        return _by_onednn(self._matrix, rows) if self.by_onednn else (rows @ self._matrix)[:, : self.size]
+
+
+def _prepared(matrix: Tensor) -> Tensor | None:
+    """Return the matrix ``(D, d)`` for oneDNN, if torch has it, takes it like this, and rounds all rows alike.
+
+    The last two are tried out: a version or a processor that we don't know must not change answers or end a stream.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return None
+    rows = torch.rand(ROWS, len(matrix), generator=torch.Generator().manual_seed(0)) - 0.5
+    try:
+        prepared = matrix.float().T.contiguous().to_mkldnn()
+        alike = torch.equal(_by_onednn(prepared, rows.flip(0)).flip(0), _by_onednn(prepared, rows))
+    except RuntimeError:
+        return None
+    return prepared if alike else None
+
+
+def _by_onednn(matrix: Tensor, rows: Tensor) -> Tensor:
+    products: Tensor = F.linear(matrix, rows.contiguous()).to_dense().T
+    return products

@@ -7,6 +7,7 @@ seldom they are grouped anew altogether. An image that is pushed out leaves what
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
@@ -103,6 +104,12 @@ class Recent:
         _move(beliefs, coordinates[moved], own[moved], found[moved])
         homes[looked_at] = found
         return int(moved.sum())
+
+    def copy(self) -> Recent:
+        """Return a copy whose images can move by themselves; only one of the two may be given more images."""
+        other = copy.copy(self)
+        other._storage = {**self._storage, "homes": self._storage["homes"].copy()}
+        return other
 
     def keep(self, categories: Ints) -> None:
         """Follow categories ``(L,)``, ascending, that are numbered anew; images of others belong nowhere (-1)."""

@@ -7,7 +7,7 @@ An image joins category k when
 that is when it is likelier to be of category k than of a new one, if K categories are equally likely but for how common
 known ones are, and the chance of a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of
 answers t, as in a Chinese restaurant, but known classes were there before the first image. π is the share of the stream
-that is of no known class, as its answers say so far; κ and λ let priors count. α is what the rehearsal found missing.
+that is of no known class, as its newest answers say; κ and λ let priors count. α is what the rehearsal found missing.
 Every answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once
 all the same.
 """
@@ -26,6 +26,7 @@ from talon_ocd.config import EvidenceConfig
 from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance, merges
 from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 from talon_ocd.online.rules.in_turn import Batch
+from talon_ocd.online.rules.lately import Lately
 
 LONG = 8192
 """Answers after which the chance of a new category falls no further: a stream that runs for months goes on finding."""
@@ -99,6 +100,7 @@ class EvidenceRule:
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns, self.newest = config, evidence.offset, learns, config.newest
         self.answered = self.discovered = self.adaptations = 0
+        self._lately = Lately(config.share_window)
         self.held: Ints = np.empty(0, np.int64)
 
     @property
@@ -121,8 +123,10 @@ class EvidenceRule:
         parts = []
         for start in range(0, len(coordinates), TOGETHER):
             part = self._batch(coordinates[start : start + TOGETHER]).answer()
+            discovered = part.ids >= self.beliefs.known
             self.answered += len(part)
-            self.discovered += int(np.count_nonzero(part.ids >= self.beliefs.known))
+            self.discovered += int(np.count_nonzero(discovered))
+            self._lately.add(discovered)
             parts.append(part)
         answers = Assignment.joined(parts)
         if self.learns:
@@ -148,8 +152,25 @@ class EvidenceRule:
         return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps, newest)
 
     def regroup(self) -> int:
-        """Group recent images anew into as many categories; returns how many moved to another one."""
-        return self.recent.regroup(self.beliefs, self.config.regroup, self.held)
+        """Group recent images anew into as many categories; returns how many moved to another one.
+
+        If that is weighed, they stay as they were unless they are likelier in the new groups, after second thoughts
+        about either.
+        """
+        if not self.config.weigh_regrouping:
+            return self._regroup()
+        old = self.beliefs.copy(), self.recent.copy()
+        moved = self._regroup()
+        if not moved:
+            return 0
+        self.think_again()
+        new = self.beliefs, self.recent
+        self.beliefs, self.recent = old
+        self.think_again()
+        if new[0].log_evidence() <= self.beliefs.log_evidence():
+            return 0
+        self.beliefs, self.recent = new
+        return moved
 
     def keep(self, slots: Tensor) -> None:
         """Keep only the categories of these slots ``(L,)``, which are numbered anew."""
@@ -189,6 +210,7 @@ class EvidenceRule:
             **{f"recent.{name}": value for name, value in self.recent.state_dict().items()},
             "answered": torch.tensor(self.answered),
             "discovered": torch.tensor(self.discovered),
+            "lately": torch.from_numpy(self._lately.discovered.astype(np.uint8)),
             "adaptations": torch.tensor(self.adaptations),
         }
 
@@ -203,6 +225,12 @@ class EvidenceRule:
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
         counted = self.config.learn_share or "discovered" in state  # not, before there was a share to learn
         self.discovered = int(state["discovered"]) if counted else 0
+        self._lately = Lately(self.config.share_window)
+        if "lately" in state:
+            self._lately.add(state["lately"].numpy().astype(np.bool_))
+
+    def _regroup(self) -> int:
+        return self.recent.regroup(self.beliefs, self.config.regroup, self.held)
 
     def _batch(self, coordinates: Floats) -> Batch:
         return Batch(self.beliefs, coordinates, self._prior, self.learns)
@@ -233,6 +261,8 @@ class EvidenceRule:
     def _share(self, answers: Ints | int, discovered: Ints | int) -> Floats:
         """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
         before, least = self.config.share_prior, self.config.least_share
-        share = (before / 2 + self.discovered + discovered) / (before + self.answered + answers)
+        counts = self.answered + answers, self.discovered + discovered
+        answered, found = self._lately.counts(answers, discovered) if self.config.share_window else counts
+        share = (before / 2 + found) / (before + answered)
         learned: Floats = np.minimum(np.maximum(share, least), 1.0 - least)  # a third of what clip takes
         return learned

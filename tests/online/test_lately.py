@@ -1,0 +1,61 @@
+"""The window of newest answers, against a list of all of them; and what it changes in the rule."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_ocd.config import EvidenceConfig
+from talon_ocd.errors import ConfigError
+from talon_ocd.online.rules.lately import Lately
+from tests.online.worlds import NOTHING, assert_same_answers, rows_of, world
+
+
+@given(st.integers(64, 90), st.lists(st.integers(0, 64), max_size=8), st.integers(0, 999))
+def test_counts_are_those_of_the_last_answers(window: int, sizes: list[int], seed: int) -> None:
+    random, lately, answers = np.random.default_rng(seed), Lately(window), list[bool]()
+    for size in sizes:
+        coming = random.random(size) < 0.4
+        order = np.arange(size)
+        held, found = lately.counts(order, coming.cumsum() - coming)
+        for i in range(size):
+            kept = [*answers, *coming[:i].tolist()][-window:]
+            assert (held[i], found[i]) == (len(kept), sum(kept))
+        lately.add(coming)
+        answers += coming.tolist()
+        assert lately.discovered.tolist() == answers[-window:]
+
+
+@given(st.integers(0, 200), st.sampled_from([64, 70, 512]), st.integers(0, 99))
+@settings(max_examples=15)
+def test_answers_in_a_window_are_those_of_the_slow_twin(images: int, window: int, seed: int) -> None:
+    drawn = world(images, seed, known=2, new=3, offset=-2.0)
+    together, alone = (drawn.rule(share_window=window) for _ in range(2))
+    slow = replace(drawn.slow(), share_window=window)
+    batch = rows_of(together.assign(drawn.features, NOTHING))
+    assert_same_answers(
+        batch, [row for feature in drawn.features for row in rows_of(alone.assign(feature[None], NOTHING))]
+    )
+    assert_same_answers(batch, [slow.observe(x) for x in drawn.coordinates()])
+
+
+def test_what_came_long_ago_does_not_count() -> None:
+    """After 500 known images and 64 others a window of 64 has forgotten the known ones."""
+    drawn, favours = world(0, 3, known=2, new=2), []
+    for window in (64, 0):
+        rule = drawn.rule(share_window=window)
+        rule.assign(drawn.means.repeat(250, 1), NOTHING)
+        rule.offset = 1e6  # from now on every image founds a category
+        rule.assign(drawn.means.repeat(32, 1), NOTHING)
+        assert (rule.answered, rule.discovered) == (564, 64)
+        rule.offset, one = 0.0, np.zeros(1, np.int64)
+        favours += rule._prior(one, one, one)[1].tolist()
+    np.testing.assert_allclose(favours, [4.5 * np.log(10 / 74), 4.5 * np.log(510 / 74)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("window", [-1, 1, 63])
+def test_a_window_shorter_than_what_is_answered_at_once_is_refused(window: int) -> None:
+    with pytest.raises(ConfigError, match="share_window"):
+        EvidenceConfig(share_window=window)
