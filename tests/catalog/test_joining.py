@@ -169,6 +169,8 @@ def test_the_joined_stream_knows_how_common_known_classes_were(
         rule = stream.discovery.rule
         if isinstance(rule, EvidenceRule):
             assert rule.discovered == sum(category >= KNOWN for category in answers) > 0
+            newest = rule.state_dict()["lately"].tolist()
+            assert newest == [category >= KNOWN for category in answers][-rule.config.share_window :]
 
 
 def test_undo_parts_what_was_matched(tmp_path: Path, opened: Open, sites: dict[str, list[int]]) -> None:

@@ -18,6 +18,7 @@ from talon_ocd.errors import StreamError
 from talon_ocd.online.feature_stream import section
 
 State = Mapping[str, Tensor]
+NO_ANSWERS = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def _rule(begun: State, sites: Sequence[Learned], total: int) -> dict[str, Tenso
         **_recent(sites, total),
         "answered": torch.tensor(sum(int(part["answered"]) for part in parts)),
         "discovered": torch.tensor(sum(int(part.get("discovered", 0)) for part in parts)),
+        "lately": torch.cat([part["lately"] for part in parts if "lately" in part] or [NO_ANSWERS]),
         "adaptations": torch.tensor(sum(int(part["adaptations"]) for part in parts)),
     }
 
