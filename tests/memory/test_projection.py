@@ -92,3 +92,17 @@ def test_many_threads_may_use_one() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(projection, batches * 20))
     assert all(torch.equal(one, wanted[number % 8]) for number, one in enumerate(found))
+
+
+def test_neither_autocast_nor_the_default_type_changes_a_product() -> None:
+    matrix, rows = drawn(300, 235), unit_rows(ROWS, 300, 1)
+    projection = Projection(matrix)
+    wanted = projection(rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not projection.by_onednn or torch.equal(projection(rows), wanted)
+        assert Projection(matrix).by_onednn == projection.by_onednn
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert Projection(matrix).by_onednn == projection.by_onednn
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -87,6 +87,22 @@ def test_images_are_grouped_anew_only_if_they_are_likelier_then() -> None:
     assert len(set(outcomes)) == 2
 
 
+def test_images_of_held_categories_stay_when_the_rule_groups_anew() -> None:
+    drawn, homes = world(90, 1, new=8, noise=0.5, offset=2.0), list[list[int]]()
+    for held in (False, True):
+        rule = drawn.rule(weigh_regrouping=False)
+        rule.assign(drawn.features, NOTHING)
+        before = rule.recent.thoughts()[2]
+        if held:
+            moved = before[before != homes[0]]
+            fullest = int(np.bincount(moved).argmax())
+            rule.held = np.array([fullest])
+        assert rule.regroup() > 0
+        homes.append(rule.recent.thoughts()[2].tolist())
+    own = before == fullest
+    assert np.array(homes[1])[own].tolist() == before[own].tolist() != np.array(homes[0])[own].tolist()
+
+
 def lonely_founder(**settings: Any) -> EvidenceRule:
     """A rule whose first image founded a category, though by now it would join category 0: a new one got unlikely."""
     rule = plain_rule([4.0, 4.0], [NORTH, WEST], **settings)

@@ -92,3 +92,17 @@ def test_a_state_of_the_other_rule_is_refused_and_changes_nothing() -> None:
     with pytest.raises(DataError, match=r"decided by evidence, this one decides by a threshold; open it"):
         other.load_state_dict(mine.state_dict())
     assert mine.memory.size == before > other.memory.size == len(drawn.means)
+
+
+def test_a_rule_that_has_answered_goes_back_to_a_state_as_a_fresh_one_does() -> None:
+    drawn = world(200, 4, new=4, noise=0.2)
+    used, fresh = drawn.rule(share_window=64), drawn.rule(share_window=64)
+    used.assign(drawn.features[:70], NOTHING)
+    state = used.state_dict()
+    used.assign(drawn.features[70:130], NOTHING)
+    for rule in (used, fresh):
+        rule.load_state_dict(state)
+    for name, value in used.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    coming = drawn.features[130:]
+    assert rows_of(used.assign(coming, NOTHING)) == rows_of(fresh.assign(coming, NOTHING))

@@ -55,7 +55,7 @@ def test_what_came_long_ago_does_not_count() -> None:
     np.testing.assert_allclose(favours, [4.5 * np.log(10 / 74), 4.5 * np.log(510 / 74)], rtol=1e-12)
 
 
-@pytest.mark.parametrize("window", [-1, 1, 63])
-def test_a_window_shorter_than_what_is_answered_at_once_is_refused(window: int) -> None:
+@pytest.mark.parametrize("window", [-1, 1, 63, 2**16 + 1])
+def test_a_window_that_is_too_short_or_too_long_is_refused(window: int) -> None:
     with pytest.raises(ConfigError, match="share_window"):
         EvidenceConfig(share_window=window)

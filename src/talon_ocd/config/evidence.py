@@ -33,7 +33,7 @@ class EvidenceConfig:
     share_prior: float = 20.0
     """Answers, half of them of known classes, as if a stream had given them before it began."""
     share_window: int = 512
-    """Newest answers that tell this share, 64 or more; 0: all of them, however long ago."""
+    """Newest answers that tell this share, 64 to 65,536; 0: all of them, however long ago."""
     least_share: float = 0.05
     """Of known classes, and of all others, in what a stream is taken to be made of: either may come at any time."""
     answer_weight: float = 0.25
@@ -66,7 +66,7 @@ class EvidenceConfig:
         require(self, "every", self.every >= 1, "1 or more")
         require(self, "concentration", isinstance(self.concentration, str) or self.concentration > 0, "above 0")
         require(self, "share_prior", self.share_prior > 0, "above 0")
-        require(self, "share_window", self.share_window == 0 or self.share_window >= 64, "64 or more, or 0 for all")
+        require(self, "share_window", self.share_window == 0 or 64 <= self.share_window <= 2**16, "64 to 65,536, or 0")
         require(self, "least_share", 0 < self.least_share <= 0.5, "above 0, at most 0.5")
         require(self, "answer_weight", 0 < self.answer_weight <= 1, "above 0, at most 1")
         for name in ("prior_weight", "share_weight", "keep", "sweeps", "newest", "regroup", "smoothing_classes"):

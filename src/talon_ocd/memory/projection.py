@@ -46,7 +46,8 @@ def _prepared(matrix: Tensor) -> Tensor | None:
     """
     if not torch.backends.mkldnn.is_available():
         return None
-    rows = torch.rand(ROWS, len(matrix), generator=torch.Generator().manual_seed(0)) - 0.5
+    draws = torch.Generator("cpu").manual_seed(0)
+    rows = torch.rand(ROWS, len(matrix), generator=draws, dtype=torch.float32, device="cpu") - 0.5
     try:
         prepared = matrix.float().T.contiguous().to_mkldnn()
         alike = torch.equal(_by_onednn(prepared, rows.flip(0)).flip(0), _by_onednn(prepared, rows))
@@ -56,5 +57,6 @@ def _prepared(matrix: Tensor) -> Tensor | None:
 
 
 def _by_onednn(matrix: Tensor, rows: Tensor) -> Tensor:
-    products: Tensor = F.linear(matrix, rows.contiguous()).to_dense().T
+    with torch.autocast("cpu", enabled=False):  # whatever the caller encodes with
+        products: Tensor = F.linear(matrix, rows.contiguous()).to_dense().T
     return products

@@ -152,11 +152,13 @@ class EvidenceRule:
         return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps, newest)
 
     def regroup(self) -> int:
-        """Group recent images anew into as many categories; returns how many moved to another one.
+        """Group recent images anew into as many categories; returns how many that moved to another one.
 
-        If that is weighed, they stay as they were unless they are likelier in the new groups, after second thoughts
-        about either.
+        If it is weighed, second thoughts follow about either grouping, and images stay as they were, but for these
+        thoughts, unless they are likelier in the new one.
         """
+        if self.beliefs.living >= self.config.regroup:  # no room for images beside categories
+            return 0
         if not self.config.weigh_regrouping:
             return self._regroup()
         old = self.beliefs.copy(), self.recent.copy()
