@@ -57,6 +57,8 @@ def _prepared(matrix: Tensor) -> Tensor | None:
 
 
 def _by_onednn(matrix: Tensor, rows: Tensor) -> Tensor:
-    with torch.autocast("cpu", enabled=False):  # whatever the caller encodes with
-        products: Tensor = F.linear(matrix, rows.contiguous()).to_dense().T
+    if torch.is_autocast_enabled("cpu"):  # a caller's, for the encoder; to ask is a tenth of what switching takes
+        with torch.autocast("cpu", enabled=False):
+            return _by_onednn(matrix, rows)
+    products: Tensor = F.linear(matrix, rows.contiguous()).to_dense().T
     return products

@@ -237,7 +237,7 @@ class EvidenceRule:
     def _batch(self, coordinates: Floats) -> Batch:
         return Batch(self.beliefs, coordinates, self._prior, self.learns)
 
-    def _prior(self, living: Ints | int, answers: Ints | int, discovered: Ints | int) -> tuple[Floats, Floats]:
+    def _prior(self, living: Ints, answers: Ints, discovered: Ints) -> tuple[Floats, Floats]:
         """Return what the evidence must reach ``(B,)``, and what known classes have ahead of discovered ones ``(B,)``.
 
         By then there are so many ``living`` categories and ``answers`` more ``(B,)``, so many of them ``discovered``.
@@ -260,7 +260,7 @@ class EvidenceRule:
             return ANSWERS_PER_KNOWN * known
         return ANSWERS_PER_CLASS * known / (1.0 - share)
 
-    def _share(self, answers: Ints | int, discovered: Ints | int) -> Floats:
+    def _share(self, answers: Ints, discovered: Ints) -> Floats:
         """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
         before, least = self.config.share_prior, self.config.least_share
         counts = self.answered + answers, self.discovered + discovered

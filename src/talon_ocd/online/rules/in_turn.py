@@ -11,6 +11,7 @@ what one answer after another would have been. A few rounds do, because few imag
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +23,10 @@ from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 NOBODY = -1e3
 """Log-odds of a category that is not there; JSON has no infinity."""
 Bools = npt.NDArray[np.bool_]
-Prior = Callable[[Ints | int, Ints | int, Ints | int], tuple[Floats, Floats]]
+Prior = Callable[[Ints, Ints, Ints], tuple[Floats, Floats]]
 """``(categories, answers, discovered) -> nats`` that evidence must reach ``(B,)``, and that known classes have ahead
 ``(B,)``, given how many categories there are when an image comes ``(B,)``, how many answers came before it, and how
-many of these were discovered categories. If numbers are given, they hold for all images."""
+many of these were discovered categories."""
 
 
 class Left(NamedTuple):
@@ -104,10 +105,10 @@ class Batch:
         return founded
 
     def _guess(self) -> Ints:
-        """Return codes ``(B,)`` as if every image came next, from scores alone."""
+        """Return codes ``(B,)`` as if the categories stayed as they are, from scores alone."""
         if not self._size:
             return self._size + self._order
-        hurdle, favour = self.prior(self.beliefs.living, 0, 0)
+        hurdle, favour = self._calm
         best, scores = self._best_of(0, self.beliefs.known)
         self.beliefs.favour(scores, favour)
         if self.beliefs.known < self._size:
@@ -201,9 +202,20 @@ class Batch:
         """Return what the evidence must reach, and what known classes have ahead, when each image comes ``(B,)``."""
         if left is None:
             nothing = 0 * self._order
-            return self.prior(nothing + self.beliefs.living, nothing, nothing)
-        discovered = _number_before(left.answers >= self.beliefs.known)
-        return self.prior(self.beliefs.living + _number_before(self._founded(left.answers)), self._order, discovered)
+            return self._prior(nothing, nothing, nothing)
+        discovered = left.answers >= self.beliefs.known
+        if not discovered.any():
+            return self._calm
+        return self._prior(self._order, _number_before(discovered), _number_before(self._founded(left.answers)))
+
+    @cached_property
+    def _calm(self) -> tuple[Floats, Floats]:
+        """What it is if the answers before are all known classes: often they are, and it is asked for twice."""
+        nothing = 0 * self._order
+        return self._prior(self._order, nothing, nothing)
+
+    def _prior(self, answers: Ints, discovered: Ints, founded: Ints) -> tuple[Floats, Floats]:
+        return self.prior(self.beliefs.living + founded, answers, discovered)
 
     def _scores(self, left: Left | None, favour: Floats) -> Floats32:
         """Return scores ``(B, K + B)`` of categories by their codes, as each image meets them."""

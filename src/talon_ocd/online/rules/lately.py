@@ -35,7 +35,7 @@ class Lately:
         room = self.window - len(self.discovered)
         self.discovered.cumsum(out=self._leaving[room + 1 :])
 
-    def counts(self, answers: Ints | int, discovered: Ints | int) -> tuple[Ints, Ints]:
+    def counts(self, answers: Ints, discovered: Ints) -> tuple[Ints, Ints]:
         """Return how many answers there are ``(B,)``, and how many of them were discovered categories ``(B,)``.
 
         That is when so many more have come ``(B,)``, at most ``window``, so many of them ``discovered``.
