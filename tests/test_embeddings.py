@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -164,9 +165,24 @@ def test_presets_and_names_reach_the_stream() -> None:
     assert stream.decide([0.0, 1.0]).name == "dog"
 
 
+@pytest.mark.parametrize("kind", [list, np.array, lambda labels: np.array(labels, dtype=object)])
+def test_labels_may_be_strings_which_name_the_classes(kind: Callable[[list[str]], Any]) -> None:
+    known, numbers = clouds(3, 30, 8, 0.2, 0)
+    words = kind([("birch", "ash", "cedar")[number] for number in numbers])
+    stream = feature_stream(known, words, preset="official", threshold=0.5)
+    assert [stream.decide(vector).name for vector in known[:3]] == ["birch", "ash", "cedar"]
+    ids = discover_features(known, words, known, preset="official", threshold=0.5)
+    renumbered = discover_features(known, np.array([1, 0, 2])[numbers], known, preset="official", threshold=0.5)
+    assert ids.tolist() == renumbered.tolist()
+    with pytest.raises(ConfigError, match="leave names out"):
+        feature_stream(known, words, names=["a", "b", "c"])
+
+
 @pytest.mark.parametrize(
     ("change", "error", "wanted"),
     [
+        ({"known_labels": [True, False]}, DataError, "got bool"),
+        ({"known_labels": np.array([None, "b"], dtype=object)}, DataError, "got object"),
         ({"known_labels": [0, 2]}, DataError, "without gaps"),
         ({"known_labels": [1, 2]}, DataError, "0 .. C-1"),
         ({"known_labels": [0.0, 1.0]}, DataError, "integers"),

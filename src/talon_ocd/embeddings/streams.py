@@ -17,7 +17,7 @@ from talon_ocd.memory import PrototypeMemory
 from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means, estimate, rescaled
 from talon_ocd.online import EvidenceRule, FeatureArray, FeatureStream, matrix, unit
 
-Labels = Sequence[int] | npt.NDArray[np.integer] | Tensor
+Labels = Sequence[int] | Sequence[str] | npt.NDArray[Any] | Tensor
 
 
 def feature_stream(
@@ -32,12 +32,13 @@ def feature_stream(
 
     Args:
         known_features: ``(N, D)`` vectors of known classes; their length does not matter.
-        known_labels: ``(N,)`` integers 0 .. C-1.
+        known_labels: ``(N,)`` integers 0 .. C-1, or strings: those are numbered in alphabetical order, as
+            ``numpy.unique`` does, and are the names of the classes.
         preset: ``default``, ``official`` or ``paper``.
         threshold: a cosine, ``auto`` (evidence decides, or a cosine that is rehearsed on the labelled vectors, or 0.75
             if they are of one class), or ``None`` for the preset's.
         adapt: ``prototypes`` or ``none``; there is no encoder here that could adapt.
-        names: names of the known classes.
+        names: names of the known classes, if the labels are numbers.
 
     >>> stream = feature_stream(np.eye(3), [0, 1, 2], preset="official", threshold=0.72)
     >>> [stream.observe(vector).category for vector in ([0.9, 0.1, 0.0], [1.0, 1.0, 1.0], [1.0, 0.9, 1.0])]
@@ -48,7 +49,7 @@ def feature_stream(
     if "encoder" in adaptation:
         raise ConfigError("adapt='encoder' needs images: vectors have no encoder to adapt; use prototypes or none.")
     features = unit(matrix(known_features))
-    labels = _labels(known_labels, len(features))
+    labels, names = _labels(known_labels, len(features), names)
     classes = int(labels.max()) + 1
     wanted: Any = config.online.threshold if threshold is None else threshold
     config = replace(config, online=replace(config.online, adapt=adaptation, threshold=wanted))
@@ -76,7 +77,7 @@ def discover_features(
 ) -> npt.NDArray[np.int64]:
     """Answer vectors ``(M, D)`` in order; returns ids ``(M,)``: labels keep theirs, discovered ones follow from C.
 
-    The arguments are those of ``feature_stream``.
+    The arguments are those of ``feature_stream``. Id k of a known class is place k in ``numpy.unique(known_labels)``.
 
     >>> discover_features(np.eye(3), [0, 1, 2], np.eye(3)[::-1], preset="official", threshold=0.72).tolist()
     [2, 1, 0]
@@ -85,16 +86,23 @@ def discover_features(
     return np.array([decision.category for decision in stream.observe_many(stream_features)], dtype=np.int64)
 
 
-def _labels(known_labels: Labels, number: int) -> Tensor:
-    labels = torch.as_tensor(np.asarray(known_labels))
-    if labels.ndim != 1 or len(labels) != number or number == 0:
-        raise DataError(f"known_labels must have the shape ({number},), one a feature, got {tuple(labels.shape)}.")
-    if labels.is_floating_point() or labels.is_complex():
-        raise DataError(f"known_labels must be integers 0 .. C-1, got {labels.dtype}.")
-    present = labels.unique()
-    if int(present[0]) != 0 or int(present[-1]) != len(present) - 1:
+def _labels(known_labels: Labels, number: int, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
+    """Return labels ``(N,)`` as numbers, and the names of the classes, which labels that are strings bring along."""
+    given = np.asarray(known_labels)
+    if given.shape != (number,) or number == 0:
+        raise DataError(f"known_labels must have the shape ({number},), one a feature, got {given.shape}.")
+    if all(isinstance(label, str) for label in given.tolist()):
+        if len(names):
+            raise ConfigError("known_labels are names already; leave names out, or give the labels as 0 .. C-1.")
+        present, given = np.unique(given.astype(np.str_), return_inverse=True)
+        names = present.tolist()
+    if given.dtype.kind not in "iu":
+        raise DataError(f"known_labels must be integers 0 .. C-1, or strings, got {given.dtype}.")
+    labels = torch.from_numpy(given.astype(np.int64))
+    unique = labels.unique()
+    if int(unique[0]) != 0 or int(unique[-1]) != len(unique) - 1:
         raise DataError(
-            f"known_labels must be 0 .. C-1 without gaps, got {len(present)} different labels from {int(present[0])} "
-            f"to {int(present[-1])}; renumber them, e.g. with numpy.unique(labels, return_inverse=True)[1]."
+            f"known_labels must be 0 .. C-1 without gaps, got {len(unique)} different labels from {int(unique[0])} "
+            f"to {int(unique[-1])}; renumber them, e.g. with numpy.unique(labels, return_inverse=True)[1]."
         )
-    return labels.long()
+    return labels, names
