@@ -264,6 +264,18 @@ def test_long_streams_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(fold.stream) for fold in rehearsals(labels, CONFIG, 0)] == [7, 7]
 
 
+@pytest.mark.parametrize(("most", "each"), [(40, 10), (30, 10), (29, 9), (12, 5)])
+def test_training_for_a_rehearsal_is_cut_but_leaves_each_class_five_images(
+    monkeypatch: pytest.MonkeyPatch, most: int, each: int
+) -> None:
+    monkeypatch.setattr(sys.modules[rehearsals.__module__], "MOST_TRAINED", most)
+    labels = torch.arange(6).repeat_interleave(20)
+    for fold in rehearsals(labels, CONFIG, 0):  # three classes are held out, half of the others' images trained on
+        sizes = torch.bincount(labels[fold.train])
+        assert sizes[sizes > 0].tolist() == [each] * 3
+        assert len(fold.stream) == len(labels) - len(fold.train) and not set(fold.stream) & set(fold.train)
+
+
 @pytest.mark.parametrize(("images", "orders"), [(9, 12), (90, 6), (150, 4)])
 def test_short_streams_are_answered_in_more_orders(images: int, orders: int) -> None:
     features, labels = clusters(6, images)  # two classes held out, a third of the others' images besides

@@ -29,6 +29,10 @@ from talon_ocd.progress import SILENT, Progress
 
 MOST_STREAMED = 4000
 """Images a rehearsal streams at most: more of them cost time and change nothing."""
+MOST_TRAINED = 8000
+"""Images a rehearsal trains on at most, as many of each class: rehearsing is bounded, however much is labelled."""
+LEAST_TRAINED = 5
+"""But so many of each class that has them, however many classes there are."""
 
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -91,7 +95,8 @@ class Trial:
 def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: float = 0.5) -> Iterator[Rehearsal]:
     """Yield rounds that hold different classes out; labels are 0 .. C-1 ``(N,)``.
 
-    ``trained`` is the share of the other classes' images that is trained on; the rest is streamed as well.
+    ``trained`` is the share of the other classes' images that is trained on, but at most ``MOST_TRAINED`` of them all;
+    the rest is streamed as well.
     """
     classes = np.unique(labels.numpy())
     if len(classes) < 2:
@@ -103,9 +108,11 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: fl
         novel = np.roll(order, -round_number * held)[:held]
         is_novel = np.isin(labels.numpy(), novel)
         train: list[int] = []
-        for known in np.setdiff1d(classes, novel):
-            members = random.permutation(np.flatnonzero(labels.numpy() == known))
-            train += members[: max(int(len(members) * trained), 1)].tolist()
+        known = np.setdiff1d(classes, novel)
+        most = max(MOST_TRAINED // len(known), LEAST_TRAINED)
+        for label in known:
+            members = random.permutation(np.flatnonzero(labels.numpy() == label))
+            train += members[: min(max(int(len(members) * trained), 1), most)].tolist()
         rest = np.setdiff1d(np.arange(len(labels)), np.array(train))
         stream = random.permutation(rest)[:MOST_STREAMED]
         if is_novel[stream].any():
