@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from talon_ocd import Catalog
-from talon_ocd.durable import Draft, Journal, Request
+from talon_ocd.durable import Draft, Journal, Pictures, Request
 from talon_ocd.errors import CatalogError, ImageError, StorageError, StreamError, StreamInUseError
 from talon_ocd.images import memory_item
 from talon_ocd.online import Bounds
@@ -38,6 +38,43 @@ def test_two_processes_can_not_have_one_folder(open_stream: Open) -> None:
         reader.close()
     with open_stream() as again:
         assert again.answered == 3
+
+
+def test_a_folder_that_can_not_be_opened_is_let_go(open_stream: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Pictures] = []
+
+    def fail(pictures: Pictures) -> None:
+        seen.append(pictures)
+        raise StorageError("no originals can be read")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Pictures, "sweep", fail)
+        with pytest.raises(StorageError, match="no originals"):
+            open_stream()
+    with pytest.raises(StorageError):
+        seen[0].add(0, [torch.zeros(3, 8, 8, dtype=torch.uint8)])
+    with open_stream() as again:
+        assert again.answered == 0
+
+
+def test_an_endless_source_is_answered_once_an_image_before_and_after_its_answer(open_stream: Open) -> None:
+    first, second = tiny.incoming(2)
+    with open_stream() as stream:
+        source = iter([first, first, second, first, second, second])
+        answered = [item.key for _, item in stream.run_items(source, batch_size=4)]
+        assert answered == [first.key, second.key]
+        assert [item.key for _, item in stream.run_items(iter([second, first]), batch_size=1)] == []
+
+
+def test_everybody_hears_of_an_event_once_it_is_written(open_stream: Open) -> None:
+    with open_stream() as stream:
+        heard: list[tuple[str, int]] = []
+        stream.on_event.append(lambda event: heard.append((event.kind, len(stream.journal.events()))))
+        ids(stream, tiny.incoming(3))
+        stream.flush()
+        stream.second_thoughts()
+        assert [kind for kind, _ in heard if kind in ("flushed", "rethought")] == ["flushed", "rethought"]
+        assert all(written for _, written in heard)
 
 
 def test_another_model_or_other_settings_are_refused(open_stream: Open, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,15 @@ class StreamFolder:
         self.event, self.saved = 0, (-1, -1)
         self.replaying: Replay | None = None
         self.broken = ""
-        self.journal = Journal(folder, write=True, purpose=purpose)
-        try:
+        with ExitStack() as opened:
+            self.journal = Journal(folder, write=True, purpose=purpose)
+            opened.callback(self.journal.close)
             claim(self.journal, identity, rule)
             self.pictures, self.snapshots = Pictures(self.journal), Snapshots(self.journal)
+            opened.callback(self.pictures.close)
             self._saver = Saver(self.journal, self.pictures, self.snapshots)
             self.pictures.sweep()
-        except BaseException:
-            self.journal.close()
-            raise
+            opened.pop_all()
 
     def close(self) -> None:
         """Let others have the folder."""
