@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from talon_ocd import Catalog
-from talon_ocd.durable import Draft, Journal, Pictures, Request
+from talon_ocd.durable import Draft, Journal, Keep, Pictures, Request
 from talon_ocd.errors import CatalogError, ImageError, StorageError, StreamError, StreamInUseError
 from talon_ocd.images import memory_item
 from talon_ocd.online import Bounds
@@ -64,6 +64,22 @@ def test_an_endless_source_is_answered_once_an_image_before_and_after_its_answer
         answered = [item.key for _, item in stream.run_items(source, batch_size=4)]
         assert answered == [first.key, second.key]
         assert [item.key for _, item in stream.run_items(iter([second, first]), batch_size=1)] == []
+
+
+def test_corrections_of_images_that_a_replay_may_not_find_are_written_but_not_learned(open_stream: Open) -> None:
+    with open_stream() as stream:
+        stream.keep = Keep(features=4)
+        answered = ids(stream, tiny.incoming(30))
+        old = next(index for index in range(1, 26) if answered[index] in answered[:index])
+        founder = answered.index(max(answered[:26]))  # as old, but the first of a discovered category
+        catalog, before = Catalog(stream.journal, stream.apply), state(stream)
+        catalog.reject([old])
+        assert same(state(stream), before)
+        assert old not in [image.index for image in catalog.members(answered[old]).items]
+        for index in (founder, 29):
+            before = state(stream)
+            catalog.confirm([index])
+            assert not same(state(stream), before)
 
 
 def test_everybody_hears_of_an_event_once_it_is_written(open_stream: Open) -> None:
