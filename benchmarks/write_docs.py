@@ -4,7 +4,7 @@ Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote t
 
     <!-- table NAME [DATA SET] --> ... <!-- end -->       a table of ``talon tables``
     <!-- measured METHOD,METHOD --> ... <!-- end -->      the rows of some methods
-    <!-- sweep METHOD,METHOD --> ... <!-- end -->         the same with swept settings
+    <!-- sweep METHOD,METHOD [FILE] --> ... <!-- end -->  the same with swept settings, or of another file
     <!-- streams --> ... <!-- end -->                     rows of ``streams-*.json``: other data, shares and orders
     <!-- scale NAME --> ... <!-- end -->                  costs and simulations of ``scale_tables.py``
     <!-- representation --> ... <!-- end -->              rows of ``representation-*.json``: trainings of the head
@@ -38,8 +38,9 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     order = {name: number for number, name in enumerate(names)}
 
-    def place(group: Group) -> tuple[str, int, str]:
-        return group.first.dataset, order[group.first.method], str(group.first.variant)
+    def place(group: Group) -> tuple[str, int, str, list[float]]:
+        variant = group.first.variant
+        return group.first.dataset, order[group.first.method], str(list(variant)), [float(x) for x in variant.values()]
 
     for group in sorted(groups, key=place):
         cells = [percent(group, "strict", part) for part in ("all", "old", "new")]
@@ -125,7 +126,8 @@ def filled(text: str, rows: list[Row]) -> str:
         elif kind == "representation":
             content = representation()
         elif kind in ("measured", "sweep"):
-            content = measured(words[0].split(","), rows, swept=kind == "sweep")
+            own = read_rows([RESULTS / f"{words[1]}.json"]).rows if len(words) > 1 else rows
+            content = measured(words[0].split(","), own, swept=kind == "sweep")
         else:
             plain = [row for row in rows if not row.variant and row.get("preset") == "official"]
             content = make_table(words[0], plain, words[1] if len(words) > 1 else None).markdown()
