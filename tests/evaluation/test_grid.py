@@ -128,6 +128,15 @@ def test_variants_are_told_apart_and_share_a_fit(tmp_path: Path, fits: Counter[s
     assert memory[0] == 5 and memory[2] == 5 + rows[2]["sizes"]["stream"] and memory[0] <= memory[1] <= memory[2]
 
 
+def test_few_labels_are_told_in_the_row_and_kept_apart(tmp_path: Path) -> None:
+    few = grid(tmp_path, cell("mlc"), seeds=(0,), orders=1)
+    few.plan = replace(few.plan, labelled=3)
+    (row,) = few.run([DATA])
+    assert row["sampling"] == "gcd, at most 3 of a class" and row["sizes"]["labelled"] == 15
+    with pytest.raises(ConfigError, match="was made with other settings"):
+        grid(tmp_path, cell("mlc"), seeds=(0,), orders=1).run([DATA])
+
+
 def test_plans_that_make_no_sense(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--orders 2: give 1 or more; the order of the data set is a single one"):
         Plan([cell("mlc")], CONFIG, (0,), 2, "dataset")

@@ -40,6 +40,22 @@ def test_a_split_labels_half_of_the_known_and_streams_the_rest() -> None:
     assert other.labelled.tolist() != parts.labelled.tolist() and other.stream.tolist() != parts.stream.tolist()
 
 
+@given(st.lists(st.integers(2, 12), min_size=2, max_size=5), st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_fewer_labels_leave_the_stream_as_it_is(sizes: list[int], seed: int, most: int) -> None:
+    data, known = items(*sizes), ("a", "b")
+    everything = split(data, known, seed)
+    few, more = split(data, known, seed, most=most), split(data, known, seed, most=most + 1)
+    assert few.rest.tolist() == everything.rest.tolist() and few.stream.tolist() == everything.stream.tolist()
+    assert set(few.labelled) <= set(more.labelled) <= set(everything.labelled)
+    halves = [[data[at].label for at in part.labelled].count(name) for name in known for part in (everything, few)]
+    assert all(kept == min(half, most) for half, kept in zip(halves[::2], halves[1::2], strict=True))
+
+
+def test_no_label_at_all() -> None:
+    with pytest.raises(ConfigError, match="--labelled 0: label 1 image of each known class or more"):
+        split(items(4, 4), ("a",), 0, most=0)
+
+
 def test_cars_sizes_follow_from_the_number_of_known_images() -> None:
     """The counts per class are not published, only their sums: 4,001 known and 4,143 new images in training."""
     known = items(*[41] * 81, *[40] * 17)

@@ -67,6 +67,10 @@ def evaluate(
         ),
     ] = "shuffled",
     sampling: Annotated[str, typer.Option("--sampling", help="How the labelled half is drawn: gcd or talon.")] = "gcd",
+    labelled: Annotated[
+        int | None,
+        typer.Option("--labelled", min=1, help="Label at most so many images of each known class; same stream."),
+    ] = None,
     epochs: choices.EpochsOption = None,
     threshold: Annotated[str | None, typer.Option("--threshold", help="Of TALON's rows: auto or a cosine.")] = None,
     adapt: Annotated[
@@ -106,7 +110,7 @@ def evaluate(
     cells = [cell for name in names for cell in _cells(name, full, epochs, adaptation, own, sweep or [])]
     stream = cast(StreamOrder | Scenario, _one_of("--order", order, StreamOrder, Scenario))
     rule = cast(SamplingRule, _one_of("--sampling", sampling, SamplingRule))
-    plan = Plan(cells, full, _seeds(seeds), orders, stream, rule, _virtual(virtual, dataset, names))
+    plan = Plan(cells, full, _seeds(seeds), orders, stream, rule, labelled, _virtual(virtual, dataset, names))
     progress = progress_for(choices.err, quiet)
     for note in (f"{found.name}: {note}" for found in data for note in found.notes):
         progress.note(note)

@@ -106,8 +106,9 @@ class Grid:
         place = self.cache_directory / folder_name(dataset) if self.cache_directory else None
         with cache_for(self.backbone, config, place) as cache:
             experiment = Experiment(
-                dataset, self.backbone, config.offline, seed, cache, self.plan.rule, self.progress, self.plan.virtual
-            )
+                dataset, self.backbone, config.offline, seed, cache, self.plan.rule, self.progress, self.plan.virtual,
+                self.plan.labelled,
+            )  # fmt: skip
             for cells in groups:
                 self.progress.note(f"{dataset.name}, seed {seed}: {', '.join(cell.label for cell in cells)}")
                 trained = self._fit(experiment, cells[0])
@@ -164,7 +165,7 @@ class Grid:
             "dataset": experiment.dataset.name,
             "classes": len(experiment.dataset.classes),
             "known_classes": len(experiment.dataset.known),
-            "sampling": self.plan.rule,
+            "sampling": self.plan.sampling,
             "order": {"kind": self.plan.order, "number": number},
             "seed": experiment.seed,
             "backbone": self.backbone.name,
@@ -206,7 +207,7 @@ class Grid:
 
     def _common_facts(self, dataset: Dataset) -> list[Any]:
         images = checksum([[Path(item.source).name, item.label] for item in dataset.items])  # wherever they lie
-        data = [dataset.name, images, list(dataset.known), self.plan.rule]
+        data = [dataset.name, images, list(dataset.known), self.plan.sampling]
         virtual = [checksum(sorted(item.key for item in self.plan.virtual))] if self.plan.virtual else []
         return [FORMAT, data, self._encoder, self._pipeline(), *virtual]
 

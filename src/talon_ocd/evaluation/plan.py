@@ -50,6 +50,7 @@ class Plan:
         orders: stream orders of each half.
         order: ``shuffled``, or ``dataset`` (a single one).
         rule: how the labelled half is drawn.
+        labelled: images of a known class that are labelled, at most.
         virtual: generated images for methods that train on such; they must come from labelled images only.
     """
 
@@ -59,6 +60,7 @@ class Plan:
     orders: int = 1
     order: StreamOrder | Scenario = "shuffled"
     rule: SamplingRule = "gcd"
+    labelled: int | None = None
     virtual: Sequence[ImageItem] = ()
 
     def __post_init__(self) -> None:
@@ -66,6 +68,11 @@ class Plan:
             raise ConfigError(f"--orders {self.orders}: give 1 or more; the order of the data set is a single one.")
         if not self.cells or not self.seeds:
             raise ConfigError("a grid needs at least one method and one seed; see --method and --seeds.")
+
+    @property
+    def sampling(self) -> str:
+        """What is labelled, in words."""
+        return self.rule if self.labelled is None else f"{self.rule}, at most {self.labelled} of a class"
 
     @property
     def rows(self) -> int:

@@ -92,11 +92,12 @@ class Experiment:
         rule: SamplingRule = "gcd",
         progress: Progress = SILENT,
         virtual: Sequence[ImageItem] = (),
+        most: int | None = None,
     ) -> None:
-        self.dataset, self.backbone, self.seed, self.rule = dataset, backbone, seed, rule
+        self.dataset, self.backbone, self.seed = dataset, backbone, seed
         self._outputs = cache.outputs(dataset.items, 0, progress)
         self.items: list[ImageItem] = [dataset.items[i] for i in self._outputs.kept]
-        parts = split(self.items, dataset.known, seed, rule)
+        parts = split(self.items, dataset.known, seed, rule, most)
         self.rest: Indices = parts.rest
         chosen = [self.items[i] for i in parts.labelled]
         self.labelled = Labelled.from_items(chosen, backbone, offline, cache, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,14 +71,22 @@ def known_classes(classes: Sequence[str], known: int | str | Path | None, keep_o
     return _listed(Path(known), names)
 
 
-def split(items: Sequence[ImageItem], known: Sequence[str], seed: int, rule: SamplingRule = "gcd") -> Split:
-    """Split a data set: half of the images of known classes are labelled, the rest is for the stream."""
+def split(
+    items: Sequence[ImageItem], known: Sequence[str], seed: int, rule: SamplingRule = "gcd", most: int | None = None
+) -> Split:
+    """Split a data set: half of the images of known classes are labelled, the rest is for the stream.
+
+    With ``most``, at most so many of a class are labelled, and the others of that half are left out: the stream is the
+    same with few labels as with many.
+    """
     known_set = set(known)
     candidates = np.array([i for i, item in enumerate(items) if item.label in known_set], dtype=np.int64)
     labelled = candidates[labelled_half(len(candidates), seed, rule)]
     if len(labelled) == 0:
         raise DataError(f"{len(candidates)} images of known classes leave nothing to label; add images.")
     rest = np.setdiff1d(np.arange(len(items)), labelled)
+    if most is not None:
+        labelled = _fewer(labelled, [items[i].label for i in labelled], most, seed)
     return Split(tuple(known), labelled, rest.astype(np.int64), seed)
 
 
@@ -101,6 +110,19 @@ def generator(seed: int, number: int = 0) -> np.random.RandomState:
     if not 0 <= number < 2**32:
         raise ConfigError(f"stream order number {number}: it must be between 0 and 2^32 - 1.")
     return np.random.RandomState([seed, number] if number else seed)
+
+
+def _fewer(labelled: Indices, names: Sequence[str | None], most: int, seed: int) -> Indices:
+    """Return at most ``most`` images of each class; a larger number only adds to them."""
+    if most < 1:
+        raise ConfigError(f"--labelled {most}: label 1 image of each known class or more.")
+    taken: Counter[str | None] = Counter()
+    kept = []
+    for place in generator(seed).permutation(len(labelled)):
+        taken[names[place]] += 1
+        if taken[names[place]] <= most:
+            kept.append(labelled[place])
+    return np.sort(np.array(kept, dtype=np.int64))
 
 
 def _listed(path: Path, names: Sequence[str]) -> tuple[str, ...]:
