@@ -17,6 +17,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from safetensors import safe_open
 
@@ -110,9 +111,12 @@ def _prior(known: int, answers: int, discovered: int) -> tuple[float, float]:
     model = _model(PSI)
     rule = EvidenceRule(Evidence(model, np.full(known, 10.0), np.zeros((known, 1))), EvidenceConfig())
     newest = min(answers, rule.config.share_window)
-    rule.answered = answers - newest
-    hurdle, favour = rule._prior(*(np.array([number]) for number in (known, newest, discovered)))
-    return float(hurdle[0]), float(favour[0])
+    spread = np.arange(newest + 1) * discovered // newest  # evenly among the others
+    rule.load_state_dict(
+        {**rule.state_dict(), "answered": torch.tensor(answers), "lately": torch.from_numpy(np.diff(spread))}
+    )
+    batch = rule._batch(np.zeros((1, 1)))
+    return float(batch.hurdle(np.array([known]), np.zeros(1, np.int64))[0]), batch.favour
 
 
 def the_rehearsals(found: dict[str, Any]) -> Drawing:

@@ -82,3 +82,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the known word closest to ``word``, or an empty string."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+class SupportWarning(UserWarning):
+    """What the labelled set is too small, or too odd, to tell; discovery goes on."""

@@ -359,11 +359,12 @@ def test_can_estimate(labels: list[int], possible: bool) -> None:
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
-        ([5] * 5, []),
-        ([20] * 4, ["4 known classes"]),
-        ([4] * 6, ["4.0 images a class"]),
-        ([2, 3], ["2 known classes", "2.5 images a class"]),
-        ([1] * 20 + [50] * 5, []),
+        ([5] * 6, []),
+        ([20] * 5, ["5 known classes"]),
+        ([4] * 6, ["6 of 6 known classes have fewer than 5"]),
+        ([2, 3], ["2 known classes", "2 of 2 known classes"]),
+        ([1] * 3 + [50] * 3, ["3 of 6 known classes"]),
+        ([1] * 2 + [50] * 4, []),
     ],
 )
 def test_support_warns_of_what_the_labelled_set_can_not_say(sizes: list[int], said: list[str]) -> None:
@@ -371,6 +372,13 @@ def test_support_warns_of_what_the_labelled_set_can_not_say(sizes: list[int], sa
     report = support(estimate(world.features, world.labels, CONFIG), world.labels)
     assert len(report["warnings"]) == len(said)
     assert all(part in warning for part, warning in zip(said, report["warnings"], strict=True))
+
+
+def test_support_warns_of_classes_without_any_spread() -> None:
+    world = clusters([6] * 6, 12)
+    copies = world.features[::6].repeat_interleave(6, dim=0)
+    report = support(estimate(copies, world.labels, CONFIG), world.labels)
+    assert len(report["warnings"]) == 1 and "copies?" in report["warnings"][0]
 
 
 def test_support_reports_what_was_estimated() -> None:

@@ -18,10 +18,12 @@ from tests.twins.two_covariance import log_odds
 def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
     rule = plain_rule([4.0, 4.0, 4.0], [EAST, NORTH, WEST], offset=offset, answer_weight=1.0)
     x = torch.tensor([EAST])
-    for answered in range(3):
+    for answered in range(67):
         counts, sums = rule.beliefs.counts[:1].copy(), rule.beliefs.sums[:1].copy()
-        evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counts, sums)[0])
-        prior = offset + log(3) + 3.5 * log(5.0 / (5.0 + answered)) + 4.5 * log(10 / (10 + answered))
+        counted = np.minimum(counts, 50.0)
+        evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counted, sums * (counted / counts)[:, None])[0])
+        share = 0.5 if answered < 64 else 10 / 84  # it is told anew after every 64 answers
+        prior = offset + log(3) + 3.5 * log(5.0 / (5.0 + answered)) + 6.0 * log(share / (1.0 - share))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9
@@ -46,7 +48,7 @@ def test_a_stream_learns_how_common_known_classes_are() -> None:
     assert calm.discovered == 0 and lively.discovered == 200
     assert calm.look(doubtful, NOTHING).ids.tolist() == [0] != lively.look(doubtful, NOTHING).ids.tolist()
     unlearned = odds(after(known, learn_share=False))
-    assert odds(calm) - unlearned == pytest.approx(4.5 * log(0.95 / 0.05))  # 10 of 220: the least share
+    assert odds(calm) - unlearned == pytest.approx(6.0 * log(0.95 / 0.05))  # 10 of 212: the least share
     again = plain_rule([50.0], [EAST])
     again.load_state_dict(calm.state_dict())
     assert odds(again) == odds(calm)

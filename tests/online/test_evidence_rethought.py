@@ -39,7 +39,7 @@ def test_a_stream_with_second_thoughts_is_that_of_the_slow_twin(
 
 def test_second_thoughts_of_such_streams_move_images() -> None:
     moved = 0
-    for seed in range(5):
+    for seed in range(10):
         drawn = world(40, seed, new=4, noise=0.2)
         stream = drawn.stream(adapt_every=4, every=3)
         stream.observe_many(drawn.features)

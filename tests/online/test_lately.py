@@ -13,19 +13,17 @@ from talon_ocd.online.rules.lately import Lately
 from tests.online.worlds import NOTHING, assert_same_answers, rows_of, world
 
 
-@given(st.integers(64, 90), st.lists(st.integers(0, 64), max_size=8), st.integers(0, 999))
-def test_counts_are_those_of_the_last_answers(window: int, sizes: list[int], seed: int) -> None:
-    random, lately, answers = np.random.default_rng(seed), Lately(window), list[bool]()
+@given(st.integers(64, 90), st.lists(st.integers(0, 64), max_size=8), st.integers(0, 63), st.integers(0, 999))
+def test_counts_are_those_of_the_last_answers(window: int, sizes: list[int], waiting: int, seed: int) -> None:
+    random, lately, answers = np.random.default_rng(seed), Lately(window, 63), list[bool]()
     for size in sizes:
         coming = random.random(size) < 0.4
-        order = np.arange(size)
-        held, found = lately.counts(order, coming.cumsum() - coming)
-        for i in range(size):
-            kept = [*answers, *coming[:i].tolist()][-window:]
-            assert (held[i], found[i]) == (len(kept), sum(kept))
         lately.add(coming)
         answers += coming.tolist()
-        assert lately.discovered.tolist() == answers[-window:]
+        told = answers[: max(len(answers) - waiting, 0)][-window:]
+        assert lately.counts(waiting) == (len(told), sum(told))
+        assert lately.found(waiting) == sum(answers[max(len(answers) - waiting, 0) :])
+        assert lately.discovered.tolist() == answers[-window - 63 :]
 
 
 @given(st.integers(0, 200), st.sampled_from([64, 70, 512]), st.integers(0, 99))
@@ -50,9 +48,10 @@ def test_what_came_long_ago_does_not_count() -> None:
         rule.offset = 1e6  # from now on every image founds a category
         rule.assign(drawn.means.repeat(32, 1), NOTHING)
         assert (rule.answered, rule.discovered) == (564, 64)
-        rule.offset, one = 0.0, np.zeros(1, np.int64)
-        favours += rule._prior(one, one, one)[1].tolist()
-    np.testing.assert_allclose(favours, [4.5 * np.log(10 / 74), 4.5 * np.log(510 / 74)], rtol=1e-12)
+        rule.assign(drawn.means.repeat(6, 1), NOTHING)  # up to the next 64th answer; those that wait don't count
+        rule.offset = 0.0
+        favours.append(rule._batch(np.zeros((1, rule.beliefs.model.size))).favour)
+    np.testing.assert_allclose(favours, [6.0 * np.log(10 / 74), 6.0 * np.log(510 / 86)], rtol=1e-12)
 
 
 @pytest.mark.parametrize("window", [-1, 1, 63, 2**16 + 1])

@@ -61,7 +61,7 @@ class SlowEvidence:
     offset: float = 0.0
     concentration: float | None = None
     prior_weight: float = 3.5
-    share_weight: float = 4.5
+    share_weight: float = 6.0
     least_share: float = 0.05
     learn_share: bool = True
     share_prior: float = 20.0
@@ -106,8 +106,8 @@ class SlowEvidence:
 
     @property
     def share(self) -> float:
-        """Of the stream that is of no known class, by its newest answers."""
-        newest = self.answers[-self.share_window :]
+        """Of the stream that is of no known class, by its newest answers up to the last 64th."""
+        newest = self.answers[: len(self.answers) // 64 * 64][-self.share_window :]
         others = sum(answer >= len(self.labelled) for answer in newest)
         share = (self.share_prior / 2 + others) / (self.share_prior + len(newest))
         return min(max(share, self.least_share), 1.0 - self.least_share)

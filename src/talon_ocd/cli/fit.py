@@ -121,6 +121,9 @@ def _tell_evidence(report: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if "calibration" in report:
+        all_, old, new = (f"{report['calibration']['expected'][part]:.0%}" for part in ("all", "old", "new"))
+        choices.out.print(f"right in rehearsals: {all_} of images, {old} of known classes, {new} of new ones")
 
 
 def _tell(talon: Talon, output: Path) -> None:

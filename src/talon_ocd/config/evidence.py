@@ -27,8 +27,8 @@ class EvidenceConfig:
     prior_weight: float = 3.5
     """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
-    """Learn from the answers which share of a stream is of known classes; else known or not is equally likely."""
-    share_weight: float = 4.5
+    """Learn from the answers, 64 at a time, which share of a stream is of known classes; else it is one half."""
+    share_weight: float = 6.0
     """λ, how much that share counts, for the same reason."""
     share_prior: float = 20.0
     """Answers, half of them of known classes, as if a stream had given them before it began."""

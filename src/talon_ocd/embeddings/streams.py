@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,17 @@ import torch
 from torch import Tensor
 
 from talon_ocd.config import TalonConfig, parse_adapt
-from talon_ocd.errors import ConfigError, DataError
+from talon_ocd.errors import ConfigError, DataError, SupportWarning
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.offline import FALLBACK_THRESHOLD, calibrate, class_means, estimate, rescaled
+from talon_ocd.offline import (
+    FALLBACK_THRESHOLD,
+    NOTHING_TO_REHEARSE,
+    calibrate,
+    class_means,
+    estimate,
+    rescaled,
+    support,
+)
 from talon_ocd.online import EvidenceRule, FeatureArray, FeatureStream, matrix, unit
 
 Labels = Sequence[int] | Sequence[str] | npt.NDArray[Any] | Tensor
@@ -29,6 +38,8 @@ def feature_stream(
     names: Sequence[str] = (),
 ) -> FeatureStream:
     """Open a stream of vectors from labelled ones.
+
+    Warns of what the labelled vectors are too few to tell.
 
     Args:
         known_features: ``(N, D)`` vectors of known classes; their length does not matter.
@@ -55,12 +66,15 @@ def feature_stream(
     config = replace(config, online=replace(config.online, adapt=adaptation, threshold=wanted))
     memory = PrototypeMemory(class_means(features, labels, classes))
     if wanted == "auto" and classes < 2:
+        _warn(NOTHING_TO_REHEARSE)
         wanted = FALLBACK_THRESHOLD
     elif wanted == "auto":
         found = calibrate(labels, {0: lambda train, index: features[index]}, config, config.seed)
+        _warn(*found.warnings(config.online.by_evidence))
         if found.rule == "evidence":
             evidence = estimate(features, labels, config.evidence).with_offset(found.threshold)
             evidence = rescaled(evidence, found.residuals, config.evidence.heavy_tails)
+            _warn(*support(evidence, labels)["warnings"])
             rule = EvidenceRule(evidence, config.evidence, learns="prototypes" in adaptation)
             return FeatureStream(memory, config.online, names, rule)
         wanted = found.threshold
@@ -84,6 +98,12 @@ def discover_features(
     """
     stream = feature_stream(known_features, known_labels, preset, threshold, adapt)
     return np.array([decision.category for decision in stream.observe_many(stream_features)], dtype=np.int64)
+
+
+def _warn(*texts: str) -> None:
+    """Say what labelled vectors can't tell: there is no report that it could be read in."""
+    for text in texts:
+        warnings.warn(text, SupportWarning, stacklevel=3)
 
 
 def _labels(known_labels: Labels, number: int, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:

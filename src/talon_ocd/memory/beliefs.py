@@ -198,13 +198,13 @@ class Beliefs:
         density: Floats = -0.5 * (tail + size) * np.log(np.maximum(scores, tail) / tail)
         return density
 
-    def favour(self, scores: Floats32, nats: Floats | float) -> None:
+    def favour(self, scores: Floats32, nats: float) -> None:
         """Make scores of ``screen`` better in place, as if the densities behind them were larger by so many nats."""
         if math.isinf(self.model.tail):
-            scores -= np.float32(2.0) * np.asarray(nats, np.float32)
+            scores -= np.float32(2.0 * nats)
         else:
-            exponent = np.maximum(-2.0 * np.asarray(nats) / (self.model.tail + self.model.size), LEAST_EXPONENT)
-            scores *= np.exp(exponent).astype(np.float32)
+            exponent = max(-2.0 * nats / (self.model.tail + self.model.size), LEAST_EXPONENT)
+            scores *= np.float32(math.exp(exponent))
 
     def log_odds(self, coordinates: Floats, categories: Ints) -> Floats:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""

@@ -22,7 +22,7 @@ from talon_ocd.methods.base import GradientRecipe, Method, Trained, finish, seed
 from talon_ocd.methods.networks import HeadNetwork
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Training, cosine_rate
-from talon_ocd.offline import FALLBACK_THRESHOLD, Labelled, class_means, encode
+from talon_ocd.offline import FALLBACK_THRESHOLD, NOTHING_TO_REHEARSE, Labelled, class_means, encode
 from talon_ocd.offline.calibrate import choose
 from talon_ocd.offline.rehearse import Rehearsal, Rehearsed, Trial, rehearsals, try_thresholds
 from talon_ocd.offline.views import Subset
@@ -86,7 +86,7 @@ class SlcRecipe(GradientRecipe):
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         names = {"threshold": False, "threshold_seeded": True}
         if labelled.classes < 2:
-            progress.note(f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used.")
+            progress.note(NOTHING_TO_REHEARSE)
             return {name: torch.tensor(FALLBACK_THRESHOLD).double() for name in names}, {}
         folds = [
             self._rehearsed(fold, backbone, labelled, seed, progress)

@@ -9,9 +9,9 @@ Read ``losses`` and ``schedule`` (what is minimised), ``trunk_cache`` (trunk out
 
 from talon_ocd.offline.calibrate import Calibration, calibrate
 from talon_ocd.offline.distributed import ALONE, Processes, joined, own_device
-from talon_ocd.offline.estimate import estimate, rescaled
+from talon_ocd.offline.estimate import estimate, rescaled, support
 from talon_ocd.offline.features import class_means, encode
-from talon_ocd.offline.fit import FALLBACK_THRESHOLD, Fitted, Fitting
+from talon_ocd.offline.fit import FALLBACK_THRESHOLD, NOTHING_TO_REHEARSE, Fitted, Fitting
 from talon_ocd.offline.geometry import Angles, angles
 from talon_ocd.offline.labelled import Labelled
 from talon_ocd.offline.loop import Loop, generator
@@ -25,6 +25,7 @@ from talon_ocd.offline.views import CachedViews, FreshViews, Views
 __all__ = [
     "ALONE",
     "FALLBACK_THRESHOLD",
+    "NOTHING_TO_REHEARSE",
     "Angles",
     "CachedViews",
     "Calibration",
@@ -53,5 +54,6 @@ __all__ = [
     "own_device",
     "rescaled",
     "supcon",
+    "support",
     "train_head",
 ]

@@ -8,7 +8,7 @@ counting more. Nothing but the labelled set is looked at, and the number of new 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
@@ -48,6 +48,8 @@ UNTOLD = 5
 """Classes that would have said 0, besides the known ones: a few of those don't tell the offset."""
 ORDERS = (4, 12)
 """Orders in which a stream is answered, at least and at most, if no more are wanted: they cost less than training."""
+DOUBTFUL = 0.5
+"""Accuracy in rehearsals below which people are warned: a real stream is harder."""
 ANSWERS = 2000
 """What a rehearsal should answer altogether: short streams tell little, so that they are answered in more orders."""
 
@@ -57,7 +59,7 @@ class Calibration:
     """The chosen candidate and the table it was chosen from."""
 
     rule: Literal["evidence", "cosine"]
-    """The rule that was rehearsed: TALON's if there are too few images to estimate anything."""
+    """The rule that was rehearsed: TALON's if that is wanted, or if there are too few images to estimate anything."""
     threshold: float
     """A cosine, or the offset of the evidence rule."""
     epochs: int
@@ -68,10 +70,31 @@ class Calibration:
     residuals: Floats
     """How unseen images of known classes lay around them ``(M, d)``, if evidence was rehearsed; else empty."""
 
+    @property
+    def nearest(self) -> Trial:
+        """The trial that comes nearest to what was chosen: what may be expected, as far as rehearsals can tell."""
+        own = [trial for trial in self.trials if trial.epochs == self.epochs]
+        return min(own, key=lambda trial: abs(trial.threshold - self.threshold))
+
+    def warnings(self, by_evidence: bool) -> Iterator[str]:
+        """Yield what people should know before they trust what was chosen, if evidence was to decide."""
+        if by_evidence and self.rule == "cosine":
+            yield (
+                "too few labelled images to rehearse the evidence rule: TALON's rule decides, with a rehearsed "
+                "threshold. Give 3 classes or more, with 3 images or more each."
+            )
+        if by_evidence and self.nearest.strict_all < DOUBTFUL:
+            yield (
+                f"only {self.nearest.strict_all:.0%} of the images were answered right in rehearsals: known and new "
+                "classes are hard to tell apart by these features; expect many wrong answers, or try another encoder."
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without the residuals."""
         plain = {name: getattr(self, name) for name in ("rule", "threshold", "epochs", "rounds", "held_out")}
-        return {**plain, "trials": [trial.to_dict() for trial in self.trials]}
+        near = self.nearest
+        expected = {"all": near.strict_all, "old": near.strict_old, "new": near.strict_new}
+        return {**plain, "expected": expected, "trials": [trial.to_dict() for trial in self.trials]}
 
 
 def calibrate(
@@ -117,8 +140,9 @@ def _folds(labels: Tensor, settings: TalonConfig, seed: int) -> tuple[list[Rehea
     config = settings.calibration
     if not settings.online.by_evidence:
         return list(rehearsals(labels, config, seed)), config.orders
-    share = settings.evidence.rehearse_new
-    config = replace(config, held_out=share, rounds=max(config.rounds, round(1 / share)))
+    share, classes = settings.evidence.rehearse_new, len(labels.unique())
+    turns = min(round(1 / share), -(-classes // max(round(classes * share), 1)))
+    config = replace(config, held_out=share, rounds=max(config.rounds, turns))
     folds = list(rehearsals(labels, config, seed, settings.evidence.rehearse_trained))
     fewest, most = ORDERS
     enough = ANSWERS // min(len(fold.stream) for fold in folds)

@@ -29,6 +29,10 @@ WINDOW = 9
 """Neighbouring coordinates whose held-out variances are averaged."""
 IMAGES_PER_DIRECTION, LEAST_DIRECTIONS, MOST_DIRECTIONS = 4, 32, 384
 """Labelled images for each principal direction, and how many of them there are at least and at most."""
+FEW_CLASSES, FEW_IMAGES = 6, 5
+"""Known classes, and labelled images of one, below which people are warned."""
+TOO_COMPACT = 1000.0
+"""Mean of ψ above which they are as well: of real images it is below 10."""
 LEAST_UNSEEN = 30
 """Unseen images below which their spread is not believed."""
 HEAVIEST, LIGHTEST = 4.0, 1000.0
@@ -70,9 +74,8 @@ def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Eviden
     basis = discriminant_basis(rows, classes, config)
     residuals = held_out_residuals(rows, classes, config)
     size = min(len(basis.psi), residuals.shape[1])
-    spread = _smooth((residuals[:, :size] ** 2).mean(axis=0)) if len(residuals) else np.ones(size)
+    spread, tail = _shown(residuals[:, :size], config.heavy_tails)
     psi = smoothed(basis.psi[:size] / spread, len(np.unique(classes)), config.smoothing_classes)
-    tail = tail_weight((residuals[:, :size] ** 2 / spread).sum(axis=1), size) if config.heavy_tails else np.inf
     model = TwoCovariance(basis.centre, basis.transform[:, :size] / np.sqrt(spread), psi, tail)
     coordinates = model.coordinates(features)
     counts = np.bincount(classes).astype(np.float64)
@@ -133,17 +136,25 @@ def unseen_residuals(evidence: Evidence, features: Tensor, labels: Tensor) -> Fl
 def rescaled(evidence: Evidence, residuals: Floats, heavy_tails: bool) -> Evidence:
     """Return the evidence with spread and tail as residuals ``(M, d)`` of unseen images say they are.
 
-    A head makes its own training images more compact than any other; this takes it back. Spread never falls.
+    A head makes its own training images more compact than any other; this takes it back. Spread never falls. Rehearsals
+    of few images look at fewer coordinates: those that they say nothing of vary as the last one that they saw.
     """
     if len(residuals) < LEAST_UNSEEN:
         return evidence
-    model, size = evidence.model, min(evidence.model.size, residuals.shape[1])
-    spread = np.maximum(_smooth((residuals[:, :size] ** 2).mean(axis=0)), 1.0)
-    tail = tail_weight((residuals[:, :size] ** 2 / spread).sum(axis=1), size) if heavy_tails else np.inf
+    model = evidence.model
+    spread, tail = _shown(residuals[:, : model.size], heavy_tails, least=1.0)
+    spread = np.pad(spread, (0, model.size - len(spread)), mode="edge")
     scale = np.sqrt(spread)
-    psi = np.maximum(model.psi[:size] / spread, LEAST_PSI)
-    wider = TwoCovariance(model.centre, model.transform[:, :size] / scale, psi, tail)
-    return replace(evidence, model=wider, sums=evidence.sums[:, :size] / scale)
+    wider = TwoCovariance(model.centre, model.transform / scale, np.maximum(model.psi / spread, LEAST_PSI), tail)
+    return replace(evidence, model=wider, sums=evidence.sums / scale)
+
+
+def _shown(residuals: Floats, heavy_tails: bool, least: float = 0.0) -> tuple[Floats, float]:
+    """Return the spread ``(d,)`` and the ν that residuals ``(M, d)`` show."""
+    if not len(residuals):
+        return np.ones(residuals.shape[1]), LIGHTEST if heavy_tails else np.inf
+    spread = np.maximum(_smooth((residuals**2).mean(axis=0)), least)
+    return spread, tail_weight((residuals**2 / spread).sum(axis=1), len(spread)) if heavy_tails else np.inf
 
 
 def smoothed(psi: Floats, classes: int, more: float) -> Floats:
@@ -169,27 +180,36 @@ def tail_weight(distances: Floats, size: int) -> float:
 
 def support(evidence: Evidence, labels: Tensor) -> dict[str, Any]:
     """Return what was estimated and how sure it is, as plain data; ``warnings`` are for people."""
-    sizes = np.bincount(labels.numpy())
-    classes, images = len(sizes), int(sizes.sum())
-    freedom = images - classes
-    uncertainty = float(np.sqrt(2.0 / max(classes - 1, 1)))
-    warnings = []
-    if classes < 5:
-        warnings.append(f"{classes} known classes say little about how much classes differ: expect a wrong number.")
-    if freedom < 4 * classes:
-        warnings.append(
-            f"{images / classes:.1f} images a class say little about the spread inside one: give 5 or more."
-        )
-    model = evidence.model
+    model, sizes = evidence.model, np.bincount(labels.numpy())
     return {
         "coordinates": model.size,
         "tail": None if np.isinf(model.tail) else model.tail,
         "psi_mean": float(model.psi.mean()),
         "psi_largest": float(model.psi.max()),
-        "psi_uncertainty": uncertainty,
+        "psi_uncertainty": float(np.sqrt(2.0 / max(len(sizes) - 1, 1))),
         "offset": evidence.offset,
-        "warnings": warnings,
+        "warnings": list(_warnings(model, sizes)),
     }
+
+
+def _warnings(model: TwoCovariance, sizes: Ints) -> Iterator[str]:
+    """Yield what the labelled images, ``sizes`` ``(C,)`` of each class, can't tell."""
+    classes, few = len(sizes), int((sizes < FEW_IMAGES).sum())
+    if classes < FEW_CLASSES:
+        yield (
+            f"{classes} known classes say little about how much classes differ: expect a wrong number of new ones; "
+            f"{FEW_CLASSES} or more are better."
+        )
+    if 2 * few >= classes:
+        yield (
+            f"{few} of {classes} known classes have fewer than {FEW_IMAGES} labelled images, which say little about "
+            f"the spread inside a class: give {FEW_IMAGES} or more of each."
+        )
+    if model.psi.mean() > TOO_COMPACT:
+        yield (
+            "the labelled images of a class are all but equal (copies?), so that any other image will look new: give "
+            "images that differ as those of the stream do."
+        )
 
 
 def _folds(labels: Ints) -> Iterator[npt.NDArray[np.bool_]]:

@@ -32,6 +32,7 @@ from talon_ocd.progress import SILENT, Progress
 Floats = npt.NDArray[np.float64]
 FALLBACK_THRESHOLD = 0.75
 """The released code's constant: used when one known class leaves nothing to rehearse with."""
+NOTHING_TO_REHEARSE = f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used."
 FULLY_TRUSTED = 50
 """Known classes from which on the trained part has its full length. Below it falls as the number of pairs does that
 training tells apart: few classes teach a head little about any other."""
@@ -129,9 +130,7 @@ class Fitting:
         if self.config.online.by_evidence and not isinstance(offset, str) and can_estimate(self.labels):
             return True, offset, epochs, nothing
         if len(self.names) < 2:
-            self.progress.note(
-                f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used."
-            )
+            self.progress.note(NOTHING_TO_REHEARSE)
             return False, FALLBACK_THRESHOLD, epochs, nothing
         started = time.perf_counter()
         trainings = sorted({0, epochs}) if self.config.calibration.try_untrained else [epochs]
@@ -144,11 +143,8 @@ class Fitting:
             self.processes,
         )
         report["calibration"] = {**result.to_dict(), "seconds": time.perf_counter() - started}
-        if self.config.online.by_evidence and result.rule == "cosine":
-            self.progress.note(
-                "too few labelled images to rehearse the evidence rule: TALON's rule decides, with a rehearsed "
-                "threshold. Give 3 classes or more, with 3 images or more each."
-            )
+        for warning in result.warnings(self.config.online.by_evidence):
+            self.progress.note(warning)
         return result.rule == "evidence", result.threshold, result.epochs, result.residuals
 
     def _encode_fold(self, epochs: int, train: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from talon_ocd.config import CalibrationConfig, EvidenceConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
-from talon_ocd.metrics import strict_accuracy
+from talon_ocd.metrics import strict_accuracy, strict_matches
 from talon_ocd.offline.distributed import ALONE, Processes
 from talon_ocd.offline.estimate import estimate, rescaled, unseen_residuals
 from talon_ocd.offline.features import class_means
@@ -71,7 +71,11 @@ class Rehearsed:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one candidate reached, as means over rounds and orders; by evidence, in the second half of its streams."""
+    """What one candidate reached, as means over rounds and orders.
+
+    By evidence, in the second half of its streams, and an image that founds a category never counts as right: it is by
+    itself, which is most of what a short stream can tell about images that all found their own.
+    """
 
     epochs: int
     """Of training; 0 is the pre-trained encoder."""
@@ -170,8 +174,13 @@ def _score(fold: Rehearsed, order: Indices, settings: TalonConfig, threshold: fl
         learns = "prototypes" in settings.online.adapt
         rule = EvidenceRule(fold.evidence.with_offset(threshold), settings.evidence, learns)
         discovery = FeatureStream(memory, settings.online, rule=rule)
-    ids = np.array([decision.category for decision in discovery.observe_many(fold.stream[order])])
-    truth = fold.truth.numpy()[order]
-    scored = slice(0 if fold.evidence is None else len(ids) // 2, None)
-    accuracy = strict_accuracy(truth[scored], ids[scored], fold.known)
-    return [accuracy.all, accuracy.old, accuracy.new, len(np.unique(ids)) / len(np.unique(truth))]
+    found = discovery.observe_many(fold.stream[order])
+    ids, truth = np.array([decision.category for decision in found]), fold.truth.numpy()[order]
+    ratio = len(np.unique(ids)) / len(np.unique(truth))
+    if fold.evidence is None:
+        accuracy = strict_accuracy(truth, ids, fold.known)
+        return [accuracy.all, accuracy.old, accuracy.new, ratio]
+    half = slice(len(ids) // 2, None)
+    founded = np.array([decision.verdict == "new" for decision in found])
+    right, old = strict_matches(truth[half], ids[half], fold.known) & ~founded[half], np.isin(truth[half], fold.known)
+    return [*(float(right[part].mean()) if part.any() else 0.0 for part in (old | ~old, old, ~old)), ratio]

@@ -25,7 +25,16 @@ from talon_ocd.methods.phe import PheMethod, PheNetwork, PheRecipe
 from talon_ocd.methods.slc import leader_stream
 from talon_ocd.methods.streams import MethodStream, PrototypeStream
 from talon_ocd.methods.training import Group, Loss, Training
-from talon_ocd.offline import FALLBACK_THRESHOLD, Classifier, Labelled, calibrate, class_means, encode, generator
+from talon_ocd.offline import (
+    FALLBACK_THRESHOLD,
+    NOTHING_TO_REHEARSE,
+    Classifier,
+    Labelled,
+    calibrate,
+    class_means,
+    encode,
+    generator,
+)
 from talon_ocd.offline.losses import random_weights
 from talon_ocd.offline.rehearse import Indices
 from talon_ocd.offline.views import Subset
@@ -206,7 +215,7 @@ class DiffGreRecipe(Recipe):
         Rehearsals always mix: pictures generated from all known classes would show those that are held out.
         """
         if labelled.classes < 2:
-            progress.note(f"threshold: one known class leaves nothing to rehearse with; {FALLBACK_THRESHOLD} is used.")
+            progress.note(NOTHING_TO_REHEARSE)
             return FALLBACK_THRESHOLD, {}
 
         def encode_fold(train: Indices, wanted: Indices) -> Tensor:

@@ -7,7 +7,8 @@ An image joins category k when
 that is when it is likelier to be of category k than of a new one, if K categories are equally likely but for how common
 known ones are, and the chance of a new one is to theirs together as θ / (θ + t) to 1: it falls with the number of
 answers t, as in a Chinese restaurant, but known classes were there before the first image. π is the share of the stream
-that is of no known class, as its newest answers say; κ and λ let priors count. α is what the rehearsal found missing.
+that is of no known class, as its newest answers say, told anew after every 64 of them; κ and λ let priors count. α is
+what the rehearsal found missing.
 Every answer changes its category at once, so that the rule is sequential; ``in_turn.py`` answers many images at once
 all the same.
 """
@@ -16,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import log
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -35,7 +39,8 @@ ANSWERS_PER_CLASS = 5 / 6
 ANSWERS_PER_KNOWN = 3 * ANSWERS_PER_CLASS
 """θ for each known class if nobody learns how many others there are: as if two thirds of the stream were of those."""
 TOGETHER = 64
-"""Images that are answered by one product; the answers don't depend on it."""
+"""Images that are answered by one product, and answers after which π is told anew. A share that follows every answer
+runs away in a stream's first ones: those that go to known classes, or don't, make the next ones do so as well."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class EvidenceRule:
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns, self.newest = config, evidence.offset, learns, config.newest
         self.answered = self.discovered = self.adaptations = 0
-        self._lately = Lately(config.share_window)
+        self._lately = Lately(config.share_window, TOGETHER - 1)
         self.held: Ints = np.empty(0, np.int64)
 
     @property
@@ -121,8 +126,9 @@ class EvidenceRule:
         """Answer unit features ``(B, D)`` one after another and learn from each."""
         coordinates = self.beliefs.model.coordinates(features)
         parts = []
-        for start in range(0, len(coordinates), TOGETHER):
-            part = self._batch(coordinates[start : start + TOGETHER]).answer()
+        first = TOGETHER - self.answered % TOGETHER  # the rest of those that have the same share
+        for start, end in pairwise((0, *range(first, len(coordinates), TOGETHER), len(coordinates))):
+            part = self._batch(coordinates[start:end]).answer()
             discovered = part.ids >= self.beliefs.known
             self.answered += len(part)
             self.discovered += int(np.count_nonzero(discovered))
@@ -147,8 +153,7 @@ class EvidenceRule:
         """Offer recent images, or the ``newest`` of them, to all categories; returns how many moved to another one."""
         if not self.learns or not self.config.sweeps or not self.recent:
             return 0
-        nothing = np.zeros(1, np.int64)
-        hurdle, _ = self._prior(np.array([self.beliefs.living]), nothing, nothing)
+        hurdle = self._hurdle(self._share(), np.array([self.beliefs.living]), np.zeros(1, np.int64))
         return self.recent.rethink(self.beliefs, float(hurdle[0]), self.config.sweeps, newest)
 
     def regroup(self) -> int:
@@ -227,7 +232,7 @@ class EvidenceRule:
         self.answered, self.adaptations = int(state["answered"]), int(state["adaptations"])
         counted = self.config.learn_share or "discovered" in state  # not, before there was a share to learn
         self.discovered = int(state["discovered"]) if counted else 0
-        self._lately = Lately(self.config.share_window)
+        self._lately = Lately(self.config.share_window, TOGETHER - 1)
         if "lately" in state:
             self._lately.add(state["lately"].numpy().astype(np.bool_))
 
@@ -235,22 +240,18 @@ class EvidenceRule:
         return self.recent.regroup(self.beliefs, self.config.regroup, self.held)
 
     def _batch(self, coordinates: Floats) -> Batch:
-        return Batch(self.beliefs, coordinates, self._prior, self.learns)
+        share = self._share()
+        favour = 0.0 if share is None else self.config.share_weight * log((1.0 - share) / share)
+        return Batch(self.beliefs, coordinates, partial(self._hurdle, share), favour, self.learns)
 
-    def _prior(self, living: Ints, answers: Ints, discovered: Ints) -> tuple[Floats, Floats]:
-        """Return what the evidence must reach ``(B,)``, and what known classes have ahead of discovered ones ``(B,)``.
-
-        By then there are so many ``living`` categories and ``answers`` more ``(B,)``, so many of them ``discovered``.
-        """
-        share = self._share(answers, discovered) if self.config.learn_share else None
+    def _hurdle(self, share: float | None, living: Ints, answers: Ints) -> Floats:
+        """Return what the evidence must reach ``(B,)`` with so many living categories, and answers more by then."""
         concentration = self._concentration(share)
         chance = concentration / (concentration + np.minimum(self.answered + answers, LONG))
         hurdle: Floats = self.offset + np.log(np.maximum(living, 1)) + self.config.prior_weight * np.log(chance)
-        if share is None:
-            return hurdle, np.zeros_like(hurdle)
-        return hurdle, self.config.share_weight * np.log((1.0 - share) / share)
+        return hurdle
 
-    def _concentration(self, share: Floats | None) -> Floats | float:
+    def _concentration(self, share: float | None) -> float:
         """Return θ, by the number of classes that there seem to be: known ones are 1 - π of the stream."""
         wanted = self.config.concentration
         if not isinstance(wanted, str):
@@ -260,11 +261,13 @@ class EvidenceRule:
             return ANSWERS_PER_KNOWN * known
         return ANSWERS_PER_CLASS * known / (1.0 - share)
 
-    def _share(self, answers: Ints, discovered: Ints) -> Floats:
-        """Return π ``(B,)``, learned from the stream's own answers, given so many of both kinds more ``(B,)``."""
+    def _share(self) -> float | None:
+        """Return π, learned from the stream's own answers up to the last 64th, if it is learned."""
+        if not self.config.learn_share:
+            return None
+        waiting = self.answered % TOGETHER
+        answered, found = self.answered - waiting, self.discovered - self._lately.found(waiting)
+        if self.config.share_window:
+            answered, found = self._lately.counts(waiting)
         before, least = self.config.share_prior, self.config.least_share
-        counts = self.answered + answers, self.discovered + discovered
-        answered, found = self._lately.counts(answers, discovered) if self.config.share_window else counts
-        share = (before / 2 + found) / (before + answered)
-        learned: Floats = np.minimum(np.maximum(share, least), 1.0 - least)  # a third of what clip takes
-        return learned
+        return min(max((before / 2 + found) / (before + answered), least), 1.0 - least)

@@ -23,10 +23,9 @@ from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 NOBODY = -1e3
 """Log-odds of a category that is not there; JSON has no infinity."""
 Bools = npt.NDArray[np.bool_]
-Prior = Callable[[Ints, Ints, Ints], tuple[Floats, Floats]]
-"""``(categories, answers, discovered) -> nats`` that evidence must reach ``(B,)``, and that known classes have ahead
-``(B,)``, given how many categories there are when an image comes ``(B,)``, how many answers came before it, and how
-many of these were discovered categories."""
+Hurdle = Callable[[Ints, Ints], Floats]
+"""``(categories, answers) -> nats`` that evidence must reach ``(B,)``, given how many categories there are when an
+image comes ``(B,)``, and how many answers came before it."""
 
 
 class Left(NamedTuple):
@@ -62,14 +61,15 @@ class Round(NamedTuple):
 
 
 class Batch:
-    """Images ``(B, d)`` in front of categories."""
+    """Images ``(B, d)`` in front of categories, of which known classes have ``favour`` nats ahead."""
 
-    def __init__(self, beliefs: Beliefs, coordinates: Floats, prior: Prior, learns: bool) -> None:
-        self.beliefs, self.prior, self.learns = beliefs, prior, learns
+    def __init__(self, beliefs: Beliefs, coordinates: Floats, hurdle: Hurdle, favour: float, learns: bool) -> None:
+        self.beliefs, self.hurdle, self.favour, self.learns = beliefs, hurdle, favour, learns
         self._size, self._coordinates, self._order = beliefs.size, coordinates, np.arange(len(coordinates))
         self._new = beliefs.model.new_surprise(coordinates)
         self._seen = beliefs.seen(coordinates)
         self._screened = beliefs.screen(self._seen)
+        beliefs.favour(self._screened[:, : beliefs.known], favour)
 
     def look(self) -> Assignment:
         """Answer every image as if it came next."""
@@ -108,22 +108,10 @@ class Batch:
         """Return codes ``(B,)`` as if the categories stayed as they are, from scores alone."""
         if not self._size:
             return self._size + self._order
-        hurdle, favour = self._calm
-        best, scores = self._best_of(0, self.beliefs.known)
-        self.beliefs.favour(scores, favour)
-        if self.beliefs.known < self._size:
-            others, their_scores = self._best_of(self.beliefs.known, self._size)
-            best = np.where(their_scores < scores, others, best)
-            scores = np.minimum(their_scores, scores)
+        best = self._screened.argmin(axis=1)
+        scores = self._screened[self._order, best]
         density = self.beliefs.log_density_of_scores(scores.astype(np.float64))
-        return np.where(density + self._new >= hurdle, best, self._size + self._order)
-
-    def _best_of(self, first: int, end: int) -> tuple[Ints, Floats32]:
-        """Return the best of the categories from ``first`` on and before ``end``, and their scores; both ``(B,)``."""
-        if first == end:
-            return 0 * self._order, np.full(len(self._order), np.inf, np.float32)
-        best = first + self._screened[:, first:end].argmin(axis=1)
-        return best, self._screened[self._order, best]
+        return np.where(density + self._new >= self._calm, best, self._size + self._order)
 
     def _left(self, codes: Ints) -> Left:
         """Work out how images would leave their categories if codes ``(B,)`` were the answers."""
@@ -174,10 +162,9 @@ class Batch:
 
     def _round(self, left: Left | None) -> Round:
         """Answer every image in front of the categories that those before it left, or as if there were none."""
-        hurdle, favour = self._prior_of_each(left)
-        best = _two_smallest(self._scores(left, favour))
-        odds = self._density(best, left) + (self._new - hurdle)[:, None]
-        odds += favour[:, None] * ((best >= 0) & (best < self.beliefs.known))
+        best = _two_smallest(self._scores(left))
+        odds = self._density(best, left) + (self._new - self._hurdle_of_each(left))[:, None]
+        odds += self.favour * ((best >= 0) & (best < self.beliefs.known))
         # Columns are in the order of codes; only odds that rounding makes equal can come the other way round.
         swap = np.flatnonzero(odds[:, 1] >= odds[:, 0])
         if len(swap):
@@ -198,35 +185,35 @@ class Batch:
             fresh = fresh[followed >= self._size]
         return codes
 
-    def _prior_of_each(self, left: Left | None) -> tuple[Floats, Floats]:
-        """Return what the evidence must reach, and what known classes have ahead, when each image comes ``(B,)``."""
+    def _hurdle_of_each(self, left: Left | None) -> Floats:
+        """Return what the evidence must reach when each image comes ``(B,)``."""
         if left is None:
             nothing = 0 * self._order
-            return self._prior(nothing, nothing, nothing)
-        discovered = left.answers >= self.beliefs.known
-        if not discovered.any():
+            return self.hurdle(self.beliefs.living + nothing, nothing)
+        founded = self._founded(left.answers)
+        if not founded.any():
             return self._calm
-        return self._prior(self._order, _number_before(discovered), _number_before(self._founded(left.answers)))
+        return self.hurdle(self.beliefs.living + (founded.cumsum() - founded), self._order)
 
     @cached_property
-    def _calm(self) -> tuple[Floats, Floats]:
-        """What it is if the answers before are all known classes: often they are, and it is asked for twice."""
-        nothing = 0 * self._order
-        return self._prior(self._order, nothing, nothing)
+    def _calm(self) -> Floats:
+        """What it is if no image before founds a category: often none does, and it is asked for twice."""
+        return self.hurdle(self.beliefs.living + 0 * self._order, self._order)
 
-    def _prior(self, answers: Ints, discovered: Ints, founded: Ints) -> tuple[Floats, Floats]:
-        return self.prior(self.beliefs.living + founded, answers, discovered)
-
-    def _scores(self, left: Left | None, favour: Floats) -> Floats32:
+    def _scores(self, left: Left | None) -> Floats32:
         """Return scores ``(B, K + B)`` of categories by their codes, as each image meets them."""
         scores = np.full((len(self._order), self._size + max(len(self._order), 2)), np.inf, np.float32)
         scores[:, : self._size] = self._screened
         if left is not None and len(left.codes):
             columns = screened(self._seen, left.prediction.levels, left.rows)
+            known = np.flatnonzero(left.codes < self.beliefs.known)
+            if len(known):
+                favoured = columns[:, known]
+                self.beliefs.favour(favoured, self.favour)
+                columns[:, known] = favoured
             places = self._order[:, None] * scores.shape[1] + left.codes
             met = np.flatnonzero(left.met)  # a third of what pairs of indices take, half of what masks do
             scores.reshape(-1)[places.take(met)] = columns.take(met)
-        self.beliefs.favour(scores[:, : self.beliefs.known], favour[:, None])
         return scores
 
     def _density(self, codes: Ints, left: Left | None) -> Floats:
@@ -246,12 +233,6 @@ class Batch:
         odds = np.maximum(found.odds, NOBODY)
         runner_ups = np.where(founded, best[:, 0], best[:, 1])
         return Assignment(ids, founded, odds[:, 0], runner_ups, np.where(founded, odds[:, 0], odds[:, 1]))
-
-
-def _number_before(happens: Bools) -> Ints:
-    """Return how often something that happens or not with each image ``(B,)`` did before it ``(B,)``."""
-    before: Ints = happens.cumsum() - happens
-    return before
 
 
 def _two_smallest(scores: Floats32) -> Ints:

@@ -9,36 +9,31 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
 class Lately:
-    """The last ``window`` answers.
+    """The last answers of a stream: ``window`` of them are counted, up to ``waiting`` others are not yet.
 
     Attributes:
         discovered: whether each was a discovered category ``(N,)``, oldest first.
     """
 
-    def __init__(self, window: int) -> None:
-        self.window = window
+    def __init__(self, window: int, waiting: int) -> None:
+        self.window, self._held = window, window + waiting
         self.discovered: Bools = np.empty(0, np.bool_)
-        self._found = 0
-        self._leaving: Ints = np.zeros(window + 1, np.int64)
 
     def add(self, discovered: Bools) -> None:
         """Take in the next answers ``(B,)``."""
         held = np.concatenate([self.discovered, discovered])
-        self.discovered = held[max(len(held) - self.window, 0) :]
-        self._found = int(np.count_nonzero(self.discovered))
-        # Of the i oldest that make room for i more, so many were discovered; nobody leaves while there is room.
-        room = self.window - len(self.discovered)
-        self.discovered.cumsum(out=self._leaving[room + 1 :])
+        self.discovered = held[max(len(held) - self._held, 0) :]
 
-    def counts(self, answers: Ints, discovered: Ints) -> tuple[Ints, Ints]:
-        """Return how many answers there are ``(B,)``, and how many of them were discovered categories ``(B,)``.
+    def counts(self, waiting: int) -> tuple[int, int]:
+        """Return how many answers count, and how many of them were discovered categories; the newest still wait."""
+        end = max(len(self.discovered) - waiting, 0)
+        counted = self.discovered[max(end - self.window, 0) : end]
+        return len(counted), int(np.count_nonzero(counted))
 
-        That is when so many more have come ``(B,)``, at most ``window``, so many of them ``discovered``.
-        """
-        held = np.minimum(len(self.discovered) + answers, self.window)
-        return held, self._found - self._leaving.take(answers) + discovered
+    def found(self, newest: int) -> int:
+        """Return how many of the newest answers were discovered categories."""
+        return int(np.count_nonzero(self.discovered[max(len(self.discovered) - newest, 0) :]))
