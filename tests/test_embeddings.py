@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from talon_ocd import discover_features, feature_stream
 from talon_ocd.config import TalonConfig
-from talon_ocd.errors import ConfigError, DataError
+from talon_ocd.errors import ConfigError, DataError, SupportWarning
 from talon_ocd.online import CosineRule, EvidenceRule
 from tests.twins.online import SlowTalon, Vector, mean, norm
 
@@ -150,12 +151,22 @@ def test_a_threshold_is_rehearsed_on_the_labelled_vectors_only() -> None:
     assert np.mean([first.observe(vector).category for vector in stream] == truth) > 0.9
 
 
+def test_vectors_too_few_to_tell_are_warned_of() -> None:
+    with pytest.warns(SupportWarning, match="5 known classes say little"):
+        feature_stream(*clouds(5, 40, 16, 0.15, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        feature_stream(*clouds(6, 80, 16, 0.15, 5))
+        feature_stream(KNOWN, LABELS, preset="official")
+
+
 def test_a_number_means_the_cosine_rule() -> None:
     assert feature_stream(KNOWN, LABELS, threshold=0.6).rule == CosineRule(0.6, TalonConfig().online.index_above)
 
 
 def test_one_vector_a_class_says_nothing_about_spread_and_a_cosine_decides() -> None:
-    stream = feature_stream(np.eye(4), [0, 1, 2, 3])
+    with pytest.warns(SupportWarning, match="too few labelled images"):
+        stream = feature_stream(np.eye(4), [0, 1, 2, 3])
     assert isinstance(stream.rule, CosineRule) and stream.observe([0.0, 1.0, 0.0, 0.1]).category == 1
 
 
@@ -209,5 +220,6 @@ def test_bad_input_is_refused_with_the_remedy(change: dict[str, Any], error: typ
 
 
 def test_one_known_class_has_nothing_to_rehearse_with_and_takes_the_constant() -> None:
-    stream = feature_stream(np.array([[1.0, 0.0], [0.9, 0.1]]), [0, 0])
+    with pytest.warns(SupportWarning, match=r"nothing to rehearse with; 0\.75 is used"):
+        stream = feature_stream(np.array([[1.0, 0.0], [0.9, 0.1]]), [0, 0])
     assert stream.rule.threshold == 0.75

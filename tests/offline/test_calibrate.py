@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from talon_ocd import discover_features
 from talon_ocd.config import CalibrationConfig, OnlineConfig, TalonConfig
 from talon_ocd.errors import DataError
 from talon_ocd.memory import PrototypeMemory
+from talon_ocd.metrics import strict_accuracy
 from talon_ocd.offline import calibrate, class_means, estimate, rescaled
 from talon_ocd.offline.calibrate import (
     FARTHER,
@@ -24,7 +26,7 @@ from talon_ocd.offline.calibrate import (
     try_offsets,
     weighed,
 )
-from talon_ocd.offline.rehearse import Trial, rehearsals
+from talon_ocd.offline.rehearse import Trial, encoded, rehearsals, try_thresholds
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -297,3 +299,52 @@ def test_few_classes_hardly_move_the_offset() -> None:
     result = run(features, labels, EVIDENCE)
     own = [trial for trial in result.trials if trial.epochs == result.epochs]
     assert result.threshold == pytest.approx(weighed(own)[1] * 6 / (6 + UNTOLD))
+
+
+def test_who_founds_a_category_is_not_right_by_that() -> None:
+    features, labels = clusters(6, 12, spread=0.4)
+    fold = next(rehearsals(labels, CONFIG, 0, 2 / 3))
+    made = encoded(fold, labels, lambda train, wanted: features[torch.from_numpy(wanted)], EVIDENCE.evidence)
+    trials = try_thresholds([made], [-1e6, 0.0, 1e6], EVIDENCE, epochs=0, orders=2, seed=0)
+    everything_is_known, usual, everything_is_new = trials
+    assert everything_is_new.strict_all == everything_is_new.strict_new == 0.0
+    assert everything_is_new.found_ratio == len(fold.stream) / 6
+    assert everything_is_known.found_ratio <= 0.5 < everything_is_known.strict_all
+    assert 0.5 < usual.strict_all <= 1.0
+
+
+@pytest.mark.parametrize("images", [3, 5])
+def test_few_labelled_images_a_class_do_not_shatter_the_stream(images: int) -> None:
+    """A rehearsal has one or two images of each known class then: were founders right, any number of them would do."""
+    random = np.random.default_rng(0)
+    centres, known = random.normal(size=(60, 64)), np.repeat(np.arange(30), images)
+    labelled = centres[known] + 1.5 * random.normal(size=(len(known), 64))
+    truth = random.permutation(np.repeat(np.arange(60), 12))
+    ids = discover_features(labelled, known, centres[truth] + 1.5 * random.normal(size=(720, 64)))
+    assert 30 < len(np.unique(ids)) < 90
+    assert strict_accuracy(truth, ids, range(30)).all > 0.4
+
+
+def test_what_to_expect_is_what_the_nearest_trial_reached() -> None:
+    features, labels = clusters(8, 12, spread=0.4)
+    result = run(features, labels, EVIDENCE)
+    near = result.nearest
+    assert near in result.trials and near.epochs == result.epochs
+    assert abs(near.threshold - result.threshold) == min(abs(one.threshold - result.threshold) for one in result.trials)
+    assert result.to_dict()["expected"] == {"all": near.strict_all, "old": near.strict_old, "new": near.strict_new}
+    assert not list(result.warnings(by_evidence=True))
+
+
+def test_people_are_warned_of_what_can_not_be_told_apart() -> None:
+    noise = F.normalize(torch.randn(80, 16, generator=torch.Generator().manual_seed(0)), dim=1)
+    hopeless = run(noise, torch.arange(8).repeat_interleave(10), EVIDENCE)
+    assert ["hard to tell apart" in one for one in hopeless.warnings(by_evidence=True)] == [True]
+    assert not list(hopeless.warnings(by_evidence=False))
+    few = run(*clusters(3, 1), EVIDENCE)
+    assert few.rule == "cosine" and "too few labelled images" in next(few.warnings(by_evidence=True))
+
+
+def test_no_more_rounds_than_it_takes_to_hold_every_class_out() -> None:
+    features, labels = clusters(7, 4)
+    config = replace(EVIDENCE, evidence=replace(EVIDENCE.evidence, rehearse_new=0.001))
+    assert run(features, labels, config).rounds == 7

@@ -340,6 +340,17 @@ def test_spread_never_falls_and_few_images_change_nothing() -> None:
     assert rescaled(evidence, unseen_residuals(evidence, unseen, labels)[:10], heavy_tails=True) is evidence
 
 
+def test_coordinates_that_unseen_images_say_nothing_of_are_kept_as_the_last_one_that_they_do() -> None:
+    evidence, unseen, labels = compact_world()
+    few = unseen_residuals(evidence, unseen, labels)[:, :5]
+    wider = rescaled(evidence, few, heavy_tails=True)
+    ratio = (wider.model.transform / evidence.model.transform)[0]
+    assert wider.model.size == evidence.model.size > 5
+    np.testing.assert_allclose(ratio[:5], rescaled(evidence, np.hstack([few, few]), True).model.transform[0, :5]
+                               / evidence.model.transform[0, :5], rtol=0.2)  # fmt: skip
+    np.testing.assert_allclose(ratio[5:], ratio[4])
+
+
 # What is said about it ------------------------------------------------------------------------------------------------
 
 

@@ -284,11 +284,13 @@ def section(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 def unit(raw_features: Tensor) -> Tensor:
     """Scale features ``(B, D)`` to unit length; zero, NaN and infinity are refused because they have no direction."""
+    if not raw_features.shape[1]:
+        raise DataError(f"features of the shape {tuple(raw_features.shape)} have no numbers.")
     largest = raw_features.abs().amax(dim=1, keepdim=True)
     bad = ~torch.isfinite(largest[:, 0]) | (largest[:, 0] == 0)
     if bad.any():
         row = int(bad.nonzero()[0])
-        found = "all zero" if largest[row] == 0 else "not finite"
+        found = "all zero" if largest[row] == 0 else "not finite as float32"
         raise DataError(f"feature {row} is {found} and has no direction; leave it out, or look at its encoder.")
     return F.normalize(raw_features / largest, dim=1)  # whatever their length: squares can't over- or underflow
 
