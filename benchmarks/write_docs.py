@@ -5,7 +5,7 @@ Rows come from ``benchmarks/results/grid-*.json``, as ``talon evaluate`` wrote t
     <!-- table NAME [DATA SET] --> ... <!-- end -->       a table of ``talon tables``
     <!-- measured METHOD,METHOD --> ... <!-- end -->      the rows of some methods
     <!-- sweep METHOD,METHOD [FILE] --> ... <!-- end -->  the same with swept settings, or of another file
-    <!-- streams --> ... <!-- end -->                     rows of ``streams-*.json``: other data, shares and orders
+    <!-- streams [FILE] --> ... <!-- end -->              rows of ``streams-*.json``: other data, shares and orders
     <!-- scale NAME --> ... <!-- end -->                  costs and simulations of ``scale_tables.py``
     <!-- representation --> ... <!-- end -->              rows of ``representation-*.json``: trainings of the head
 
@@ -78,6 +78,7 @@ def streams(rows: list[Row]) -> str:
         found, true = group.spread("categories", "found"), group.spread("categories", "true")
         assert found is not None and true is not None
         share = f"{first.get('known_classes')} of {first.get('classes')}"
+        share += str(first.get("sampling")).removeprefix("gcd")  # how many labels a class has at most, if that is told
         accuracy = [percent(group, "strict", part) for part in ("all", "old", "new")]
         cells = [*accuracy, percent(group, "rethought", "strict", "all"), f"{found.mean:.0f} ({true.mean:.0f})"]
         sent = percent(group, "sent_to_new", "old")
@@ -119,8 +120,8 @@ def filled(text: str, rows: list[Row]) -> str:
     def fill(match: re.Match[str]) -> str:
         kind, words = match[1], match[2].split()
         if kind == "streams":
-            files = sorted(RESULTS.glob("streams-*.json"))
-            content = streams(read_rows(files).rows if files else [])
+            files = sorted(RESULTS.glob(f"{words[0] if words else 'streams-*'}.json"))
+            content = streams([row for row in read_rows(files).rows if not row.variant] if files else [])
         elif kind == "scale":
             content = scale_table(words[0])
         elif kind == "representation":

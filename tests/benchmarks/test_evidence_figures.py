@@ -35,7 +35,7 @@ def test_densities_are_densities_and_priors_those_of_the_formulas(drawn: dict[st
     theta = 5 / 6 * 100 / 0.5
     hurdles = data["hurdles"]["100 known classes"]
     assert hurdles[-1] == pytest.approx(np.log(100) + 3.5 * np.log(theta / (theta + 8192)))
-    assert data["favours"]["favours"][0] == pytest.approx(6.0 * np.log(19))
+    assert data["favours"]["favours"][0] == pytest.approx(5.0 * np.log(0.93 / 0.07))
 
 
 def test_curves_along_the_stream_end_at_what_the_tables_say(drawn: dict[str, Drawing], script: ModuleType) -> None:

@@ -23,7 +23,7 @@ def test_similarities_are_evidence_minus_the_prior(offset: float) -> None:
         counted = np.minimum(counts, 50.0)
         evidence = float(log_odds(PLAIN, PLAIN.coordinates(x), counted, sums * (counted / counts)[:, None])[0])
         share = 0.5 if answered < 64 else 10 / 84  # it is told anew after every 64 answers
-        prior = offset + log(3) + 3.5 * log(5.0 / (5.0 + answered)) + 6.0 * log(share / (1.0 - share))
+        prior = offset + log(3) + 3.5 * log(5.0 / (5.0 + answered)) + 5.0 * log(share / (1.0 - share))
         answer = rule.assign(x, NOTHING)
         assert answer.ids.tolist() == [0]
         assert abs(answer.similarities[0] - (evidence - prior)) < 1e-9
@@ -48,7 +48,7 @@ def test_a_stream_learns_how_common_known_classes_are() -> None:
     assert calm.discovered == 0 and lively.discovered == 200
     assert calm.look(doubtful, NOTHING).ids.tolist() == [0] != lively.look(doubtful, NOTHING).ids.tolist()
     unlearned = odds(after(known, learn_share=False))
-    assert odds(calm) - unlearned == pytest.approx(6.0 * log(0.95 / 0.05))  # 10 of 212: the least share
+    assert odds(calm) - unlearned == pytest.approx(5.0 * log(0.93 / 0.07))  # 10 of 212: the least share
     again = plain_rule([50.0], [EAST])
     again.load_state_dict(calm.state_dict())
     assert odds(again) == odds(calm)

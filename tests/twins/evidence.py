@@ -61,8 +61,8 @@ class SlowEvidence:
     offset: float = 0.0
     concentration: float | None = None
     prior_weight: float = 3.5
-    share_weight: float = 6.0
-    least_share: float = 0.05
+    share_weight: float = 5.0
+    least_share: float = 0.07
     learn_share: bool = True
     share_prior: float = 20.0
     share_window: int = 512

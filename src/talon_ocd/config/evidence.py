@@ -28,13 +28,13 @@ class EvidenceConfig:
     """κ, how much that chance counts: coordinates are not independent, so that evidence is too sure of itself."""
     learn_share: bool = True
     """Learn from the answers, 64 at a time, which share of a stream is of known classes; else it is one half."""
-    share_weight: float = 6.0
+    share_weight: float = 5.0
     """λ, how much that share counts, for the same reason."""
     share_prior: float = 20.0
     """Answers, half of them of known classes, as if a stream had given them before it began."""
     share_window: int = 512
     """Newest answers that tell this share, 64 to 65,536; 0: all of them, however long ago."""
-    least_share: float = 0.05
+    least_share: float = 0.07
     """Of known classes, and of all others, in what a stream is taken to be made of: either may come at any time."""
     answer_weight: float = 0.25
     """What an answer, corrected or not, counts in the mean of a known class, where a labelled image counts 1: it may be
