@@ -54,7 +54,13 @@ def test_the_names_that_a_method_is_written_with() -> None:
 
 def test_the_names_that_tables_are_made_with() -> None:
     assert list_methods() == [
-        *("evidence", "evidence-no-rehearsal", "evidence-no-regrouping", "evidence-no-second-thoughts"),
+        *(
+            "evidence",
+            "evidence-no-rehearsal",
+            "evidence-no-regrouping",
+            "evidence-no-branching",
+            "evidence-no-second-thoughts",
+        ),
         *("evidence-no-learning", "evidence-tta-m"),
         *("talon", "baseline", "mlc", "tta-p", "mlc-tta-p", "tta-m", "mlc-tta-m", "tta-p-m", "closed"),
         *("tent", "aeo", "ostta", "tta-p-tent", "tta-p-aeo", "tta-p-ostta"),

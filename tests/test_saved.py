@@ -68,7 +68,7 @@ def test_the_encoder_comes_back_as_it_was_saved_whatever_the_settings_would_make
 def test_models_from_before_answers_counted_less_answer_as_they_did(tmp_path: Path) -> None:
     then: dict[str, Any] = {
         "concentration": "known", "answer_weight": 1.0, "share_prior": 50.0, "newest": 0, "regroup": 0,
-        "least_share": 0.1, "share_weight": 3.5, "share_window": 0, "weigh_regrouping": False,
+        "least_share": 0.1, "share_weight": 3.5, "share_window": 0, "weigh_regrouping": False, "branch_below": 0.0,
     }  # fmt: skip
     talon = tiny.tiny_talon(**then)
     talon.fit(tiny.labelled())
@@ -88,6 +88,7 @@ def test_models_from_before_answers_counted_less_answer_as_they_did(tmp_path: Pa
     for change in (
         {"concentration": "auto"}, {"answer_weight": 0.5}, {"share_prior": 20.0}, {"newest": 8}, {"regroup": 8},
         {"least_share": 0.2}, {"share_weight": 4.0}, {"share_window": 64}, {"weigh_regrouping": True},
+        {"branch_below": 1e-3},
     ):  # fmt: skip
         talon.config = loaded.config.override(**change)
         assert talon.fingerprint() != digest

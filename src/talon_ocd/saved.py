@@ -49,7 +49,7 @@ class SavedModel:
 
 BEFORE_IT_COULD_BE_SET: dict[str, Any] = {
     "prior_weight": 1.0, "learn_share": False, "share_prior": 50.0, "answer_weight": 1.0, "newest": 0,
-    "regroup": 0, "least_share": 0.1, "share_window": 0, "weigh_regrouping": False,
+    "regroup": 0, "least_share": 0.1, "share_window": 0, "weigh_regrouping": False, "branch_below": 0.0,
 }  # fmt: skip
 """Settings of the evidence rule that came later, at what they were then: older models answer as they did."""
 

@@ -58,6 +58,10 @@ class EvidenceConfig:
     """Images and categories that are grouped anew at second thoughts number 1, 2, 4, 8, ... about all; 0: never."""
     weigh_regrouping: bool = True
     """Leave images as they were unless the model finds them likelier in the new groups."""
+    branch_below: float = 1e-4
+    """Images that joined a known class begin a category of their own if its labelled images are so much less like them
+    that chance would explain it with less than this probability, in any known class, at second thoughts about all; 0:
+    never."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -71,6 +75,7 @@ class EvidenceConfig:
         require(self, "answer_weight", 0 < self.answer_weight <= 1, "above 0, at most 1")
         for name in ("prior_weight", "share_weight", "keep", "sweeps", "newest", "regroup", "smoothing_classes"):
             require(self, name, getattr(self, name) >= 0, "0 or more")
+        require(self, "branch_below", 0 <= self.branch_below < 1, "between 0 and 1")
         require(self, "shrinkage", 0 <= self.shrinkage <= 1, "between 0 and 1")
         for name in ("rehearse_new", "rehearse_trained"):
             require(self, name, 0 < getattr(self, name) < 1, "between 0 and 1")

@@ -213,12 +213,10 @@ class Beliefs:
     def log_evidence(self) -> float:
         """Return the log-density of all members together, but for what is the same however they are grouped.
 
-        By the Gaussian model: images' scales are not known. With answers in known classes that count less than 1, as
-        everywhere, it leans a little towards discovered categories, where they count fully.
+        With answers in known classes that count less than 1, as everywhere, it leans a little towards discovered
+        categories, where they count fully.
         """
-        counted = self.counts[:, None] * self.model.psi
-        spread: Floats = self.model.psi / (counted + 1.0) * self.sums**2 - np.log1p(counted)
-        return 0.5 * float(spread.sum())
+        return float(self.model.log_evidence(self.counts, self.sums).sum())
 
     def copy(self) -> Beliefs:
         """Return a copy that learns by itself."""

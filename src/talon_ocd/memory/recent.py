@@ -8,13 +8,14 @@ seldom they are grouped anew altogether. An image that is pushed out leaves what
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from talon_ocd.memory.beliefs import ROUNDING, Beliefs, Ints
+from talon_ocd.memory.offshoots import FEWEST_MEMBERS, offshoot
 from talon_ocd.memory.regroup import carried_over, ward
 from talon_ocd.memory.two_covariance import Floats
 
@@ -22,6 +23,8 @@ BLOCK = 2**21
 """Products of images and categories at once: second thoughts need little memory, however much there is to think of."""
 PRODUCTS = 2**22
 """Products of a whole sweep: with many categories it thinks of the newest images only, so that no answer waits long."""
+CLASSES_AT_ONCE = 100
+"""Known classes that are looked at for kinds of their own, those that most images joined: answers wait for it."""
 NOBODY: Ints = np.empty(0, np.int64)
 _PARTS = ("coordinates", "answers", "homes")
 
@@ -104,6 +107,29 @@ class Recent:
         _move(beliefs, coordinates[moved], own[moved], found[moved])
         homes[looked_at] = found
         return int(moved.sum())
+
+    def branch(self, beliefs: Beliefs, labelled: Sequence[Floats], most_chance: float) -> Ints:
+        """Let kinds that known classes took in begin categories; returns the classes that they left ``(L,)``.
+
+        ``labelled`` are labelled images of each known class ``(C,)`` of ``(., d)``; see ``offshoots.py``.
+        """
+        homes, left = self._settled_homes(beliefs), []
+        joined = np.bincount(homes[homes >= 0], minlength=beliefs.size)[: len(labelled)]
+        crowded = (-joined).argsort(kind="stable")[:CLASSES_AT_ONCE]
+        for known in np.sort(crowded[joined[crowded] >= FEWEST_MEMBERS]).tolist():
+            images, weight = np.flatnonzero(homes == known), beliefs.answer_weight
+            members = self._kept("coordinates")[images]
+            count = float(beliefs.counts[known]) - weight * len(images)
+            total = beliefs.sums[known] - weight * members.sum(axis=0)
+            leaving = offshoot(beliefs.model, members, labelled[known], count, total, most_chance / len(labelled))
+            if leaving is None:
+                continue
+            fresh = np.full(np.count_nonzero(leaving), beliefs.size)
+            beliefs.put(fresh[:1], np.zeros(1), np.zeros((1, beliefs.model.size)))
+            _move(beliefs, members[leaving], homes[images[leaving]], fresh)
+            homes[images[leaving]] = fresh
+            left.append(known)
+        return np.array(left, np.int64)
 
     def copy(self) -> Recent:
         """Return a copy whose images can move by themselves; only one of the two may be given more images."""

@@ -105,6 +105,17 @@ class TwoCovariance:
         """Return minus the log-density ``(B,)`` of being the first of a new category."""
         return self.surprise((coordinates**2) @ self._new_precision) + self.new_volume
 
+    def log_evidence(self, counts: Floats, sums: Floats) -> Floats:
+        """Return the log-density ``(K,)`` of all members of each category, but for what no grouping changes.
+
+        ``counts`` ``(K,)`` and ``sums`` ``(K, d)`` are over its members. By the Gaussian model: images' scales are not
+        known.
+        """
+        counted = counts[:, None] * self.psi
+        spread: Floats = self.psi / (counted + 1.0) * sums**2 - np.log1p(counted)
+        evidence: Floats = 0.5 * spread.sum(axis=1)
+        return evidence
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the parameters as tensors, ready for safetensors."""
         parts = {"centre": self.centre, "transform": self.transform, "psi": self.psi, "tail": np.array(self.tail)}

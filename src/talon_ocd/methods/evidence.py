@@ -27,6 +27,7 @@ class EvidenceMethod(Method):
         offset: α; ``None`` is what the recipe rehearsed or was given.
         sweeps: of second thoughts; ``None`` is what the settings say.
         regroup: images that are grouped anew; ``None`` is what the settings say.
+        branch_below: chance below which images leave a known class; ``None`` is what the settings say.
     """
 
     recipe: TalonRecipe = field(default_factory=TalonRecipe)
@@ -34,6 +35,7 @@ class EvidenceMethod(Method):
     offset: float | None = None
     sweeps: int | None = None
     regroup: int | None = None
+    branch_below: float | None = None
 
     def stream(self, trained: Trained) -> MethodStream:
         """Open a stream with its own beliefs; where nothing could be estimated, it is TALON's."""
@@ -45,8 +47,8 @@ class EvidenceMethod(Method):
         evidence = Evidence.from_state_dict(state)
         if self.offset is not None:
             evidence = evidence.with_offset(self.offset)
-        settings = config.evidence if self.sweeps is None else replace(config.evidence, sweeps=self.sweeps)
-        settings = settings if self.regroup is None else replace(settings, regroup=self.regroup)
+        others = {name: getattr(self, name) for name in ("sweeps", "regroup", "branch_below")}
+        settings = replace(config.evidence, **{name: value for name, value in others.items() if value is not None})
         rule = EvidenceRule(evidence, settings, learns="prototypes" in online.adapt)
         memory = PrototypeMemory(trained.facts["prototypes"])
         if "encoder" in online.adapt:

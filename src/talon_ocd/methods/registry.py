@@ -47,6 +47,9 @@ REGISTRY: dict[str, Entry] = {
     "evidence-no-regrouping": Entry(
         "ours", "Evidence, no regrouping", lambda config: EvidenceMethod(evidence_recipe(config), regroup=0)
     ),
+    "evidence-no-branching": Entry(
+        "ours", "Evidence, no branching", lambda config: EvidenceMethod(evidence_recipe(config), branch_below=0.0)
+    ),
     "evidence-no-second-thoughts": Entry(
         "ours", "Evidence, no second thoughts", lambda config: EvidenceMethod(evidence_recipe(config), sweeps=0)
     ),

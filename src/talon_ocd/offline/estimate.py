@@ -33,6 +33,8 @@ FEW_CLASSES, FEW_IMAGES = 6, 5
 """Known classes, and labelled images of one, below which people are warned."""
 TOO_COMPACT = 1000.0
 """Mean of ψ above which they are as well: of real images it is below 10."""
+MOST_EXAMPLES, MOST_OF_A_CLASS = 8192, 100
+"""Labelled images whose coordinates are kept, altogether (or one of each class) and of one class."""
 LEAST_UNSEEN = 30
 """Unseen images below which their spread is not believed."""
 HEAVIEST, LIGHTEST = 4.0, 1000.0
@@ -81,7 +83,22 @@ def estimate(features: Tensor, labels: Tensor, config: EvidenceConfig) -> Eviden
     counts = np.bincount(classes).astype(np.float64)
     sums = np.zeros((len(counts), size))
     np.add.at(sums, classes, coordinates)
-    return Evidence(model, counts, sums, 0.0 if config.offset == "auto" else config.offset)
+    offset = 0.0 if config.offset == "auto" else config.offset
+    chosen = examples(classes)
+    return Evidence(
+        model, counts, sums, offset, coordinates[chosen], np.bincount(classes[chosen], minlength=len(counts))
+    )
+
+
+def examples(classes: Ints) -> Ints:
+    """Return which images of classes ``(N,)`` show what these look like, the first class first: evenly spaced ones."""
+    sizes = np.bincount(classes)
+    most = min(max(MOST_EXAMPLES // len(sizes), 1), MOST_OF_A_CLASS)
+    members = np.split(np.argsort(classes, kind="stable"), sizes.cumsum()[:-1])
+    kept = np.minimum(sizes, most)
+    return np.concatenate(
+        [own[np.arange(few) * len(own) // max(few, 1)] for own, few in zip(members, kept, strict=True)]
+    )
 
 
 def discriminant_basis(features: Floats, labels: Ints, config: EvidenceConfig) -> Basis:
@@ -146,7 +163,8 @@ def rescaled(evidence: Evidence, residuals: Floats, heavy_tails: bool) -> Eviden
     spread = np.pad(spread, (0, model.size - len(spread)), mode="edge")
     scale = np.sqrt(spread)
     wider = TwoCovariance(model.centre, model.transform / scale, np.maximum(model.psi / spread, LEAST_PSI), tail)
-    return replace(evidence, model=wider, sums=evidence.sums / scale)
+    shown = None if evidence.examples is None else evidence.examples / scale
+    return replace(evidence, model=wider, sums=evidence.sums / scale, examples=shown)
 
 
 def _shown(residuals: Floats, heavy_tails: bool, least: float = 0.0) -> tuple[Floats, float]:

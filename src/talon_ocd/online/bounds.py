@@ -43,6 +43,7 @@ class Bounds:
         stays = np.ones(memory.size, np.bool_)
         if self.retire_after:
             stays = (counts >= self.tentative_below) | (last >= answered - self.retire_after)
+            stays |= (counts == 0) & (last < 0)  # second thoughts began it, nobody was answered with it so far
         stays[: memory.known] = True
         discovered = np.flatnonzero(stays)[memory.known :]
         if len(discovered) > self.most_categories:

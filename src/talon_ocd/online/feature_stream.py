@@ -126,6 +126,7 @@ class FeatureStream:
         slots, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
         if assignment.founded.any():
             self.memory.append(features[founded])
+        assignment = replace(assignment, founded=self._first_answers(slots))
         self.memory.count(slots, self.answered)
         if self._moves_prototypes:
             self._groups.add(slots, features, founded)
@@ -139,9 +140,11 @@ class FeatureStream:
             refine(self.memory, self._groups, self.config)
             self._groups.reset()
         if self._since_adaptation:  # a flush without news is no step of the rule's clock
-            self.rule.adapt()
             if isinstance(self.rule, CosineRule):
+                self.rule.adapt()
                 self.memory.fill_index(self.rule.index_above)
+            elif len(left := self.rule.adapt()):  # categories that begin where a known class was
+                self.memory.append(self.memory.rows(torch.from_numpy(left)))
         self._since_adaptation = 0
 
     def retire(self) -> list[int]:
@@ -191,6 +194,15 @@ class FeatureStream:
         self.rule.forget(answered)
         return sorted(before - set(self.memory.ids.tolist()))
 
+    def _first_answers(self, slots: Tensor) -> npt.NDArray[np.bool_]:
+        """Return which answers ``(B,)`` are the first with their category, founded or begun by second thoughts."""
+        unanswered = (slots >= self.memory.known) & self.memory.unanswered(slots)
+        first = np.zeros(len(slots), np.bool_)
+        if unanswered.any():
+            places = unanswered.nonzero()[:, 0].numpy()
+            first[places[np.unique(slots.numpy()[places], return_index=True)[1]]] = True
+        return first
+
     def _keep(self, slots: Tensor) -> None:
         self.memory.keep(slots)
         self._groups.keep(slots)
@@ -207,10 +219,13 @@ class FeatureStream:
         self.rule.think_again()
         indices, answers, homes = self.rule.recent.thoughts()
         ids = self.memory.ids.numpy()
-        moved = (answers != homes) & (answers >= 0) & (homes >= 0)  # of retired categories nothing is proposed
+        heard_of = ~self.memory.unanswered(torch.arange(self.memory.size)).numpy()
+        heard_of[: self.memory.known] = True  # of others nothing is proposed before an image is answered with them
+        moved = (answers != homes) & (answers >= 0) & (homes >= 0) & heard_of[homes]  # nor of retired ones
         columns = (indices[moved].tolist(), ids[answers[moved]].tolist(), ids[homes[moved]].tolist())
         moves = tuple(Move(index, answer, home) for index, answer, home in zip(*columns, strict=True))
-        merges = tuple(Merge(int(ids[first]), int(ids[second]), odds) for first, second, odds in self.rule.merges())
+        pairs = [pair for pair in self.rule.merges() if heard_of[list(pair[:2])].all()]
+        merges = tuple(Merge(int(ids[first]), int(ids[second]), odds) for first, second, odds in pairs)
         return SecondThoughts(moves, merges, len(indices))
 
     def state_dict(self) -> dict[str, Tensor]:

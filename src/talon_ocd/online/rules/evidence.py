@@ -27,7 +27,9 @@ import torch
 from torch import Tensor
 
 from talon_ocd.config import EvidenceConfig
+from talon_ocd.errors import DataError
 from talon_ocd.memory import Beliefs, PrototypeMemory, Recent, TwoCovariance, merges
+from talon_ocd.memory.recent import NOBODY
 from talon_ocd.online.rules.assignment import Assignment, Floats, Ints
 from talon_ocd.online.rules.in_turn import Batch
 from talon_ocd.online.rules.lately import Lately
@@ -52,12 +54,24 @@ class Evidence:
         counts: labelled members of each known class ``(C,)``.
         sums: sums of their coordinates ``(C, d)``.
         offset: α, in nats.
+        examples: coordinates of some labelled images ``(M, d)``, those of the first class first; models of earlier
+            versions have none.
+        shown: how many of these each known class has ``(C,)``.
     """
 
     model: TwoCovariance
     counts: Floats
     sums: Floats
     offset: float = 0.0
+    examples: Floats | None = None
+    shown: Ints | None = None
+
+    @property
+    def labelled(self) -> list[Floats]:
+        """The examples of each known class ``(., d)``; none at all if there are no examples."""
+        if self.examples is None or self.shown is None:
+            return []
+        return np.split(self.examples, self.shown.cumsum()[:-1])
 
     def beliefs(self, answer_weight: float = 1.0) -> Beliefs:
         """Return what is believed of the known classes, for one stream."""
@@ -65,12 +79,16 @@ class Evidence:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything as tensors, ready for safetensors."""
-        return {
+        state = {
             **self.model.state_dict(),
             "counts": torch.from_numpy(np.ascontiguousarray(self.counts)),
             "sums": torch.from_numpy(np.ascontiguousarray(self.sums)),
             "offset": torch.tensor(self.offset, dtype=torch.float64),
         }
+        if self.examples is not None and self.shown is not None:
+            state["examples"] = torch.from_numpy(self.examples.astype(np.float32))
+            state["shown"] = torch.from_numpy(np.ascontiguousarray(self.shown))
+        return state
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> Evidence:
@@ -78,7 +96,16 @@ class Evidence:
         model = TwoCovariance.from_state_dict(state)
         evidence = cls(model, state["counts"].numpy(), state["sums"].numpy(), float(state["offset"]))
         evidence.beliefs()  # refuses what doesn't fit
-        return evidence
+        if "examples" not in state:
+            return evidence
+        examples, shown = state["examples"].numpy().astype(np.float64), state["shown"].numpy()
+        fits = examples.shape == (shown.sum(), model.size) and shown.shape == evidence.counts.shape
+        if not fits or (shown < 0).any() or not np.isfinite(examples).all():
+            raise DataError(
+                f"saved evidence: examples {examples.shape} don't fit {len(evidence.counts)} classes in {model.size} "
+                "coordinates, or are not finite; load another copy of the model."
+            )
+        return replace(evidence, examples=examples, shown=shown)
 
     def with_offset(self, offset: float) -> Evidence:
         """Return the same with another α."""
@@ -104,6 +131,7 @@ class EvidenceRule:
         self.beliefs = evidence.beliefs(config.answer_weight)
         self.recent = Recent(config.keep, evidence.model.size)
         self.config, self.offset, self.learns, self.newest = config, evidence.offset, learns, config.newest
+        self._labelled = evidence.labelled
         self.answered = self.discovered = self.adaptations = 0
         self._lately = Lately(config.share_window, TOGETHER - 1)
         self.held: Ints = np.empty(0, np.int64)
@@ -139,15 +167,29 @@ class EvidenceRule:
             self.recent.add(coordinates, answers.ids)
         return answers
 
-    def adapt(self) -> None:
-        """Think again: about all recent images, if it is time, else about the newest; now and then, group them anew."""
+    def adapt(self) -> Ints:
+        """Think again: about all recent images, if it is time, else about the newest; now and then, group them anew.
+
+        Returns the known classes ``(L,)`` that kinds of their own have left: each begins a category, in this order.
+        """
         if self.regroups_next:
             self.regroup()
         self.adaptations += 1
         if self.adaptations % self.config.every == 0:
             self.think_again()
-        elif self.newest:
+            return self.branch()
+        if self.newest:
             self.think_again(self.newest)
+        return NOBODY
+
+    def branch(self) -> Ints:
+        """Let kinds that known classes have taken in begin categories; returns the classes ``(L,)`` that they left."""
+        if not (self.learns and self.config.sweeps and self.config.branch_below and self.recent and self._labelled):
+            return NOBODY
+        left = self.recent.branch(self.beliefs, self._labelled, self.config.branch_below)
+        if len(left):
+            self.think_again()
+        return left
 
     def think_again(self, newest: int | None = None) -> int:
         """Offer recent images, or the ``newest`` of them, to all categories; returns how many moved to another one."""
