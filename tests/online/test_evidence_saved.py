@@ -1,5 +1,6 @@
 """Evidence, and rules and streams in the middle of their work, are saved and go on."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,25 @@ def test_evidence_survives_saving() -> None:
     np.testing.assert_array_equal(again.model.transform, evidence.model.transform)
 
 
+def test_examples_survive_saving_as_precise_as_they_are_used() -> None:
+    plain = world(0, 4).evidence
+    rows = np.random.default_rng(0).normal(size=(5, plain.model.size))
+    evidence = replace(plain, examples=rows, shown=np.array([3, 2]))
+    again = Evidence.from_state_dict(load(save(evidence.state_dict())))
+    assert [len(own) for own in again.labelled] == [3, 2] and plain.labelled == []
+    for saved, used in zip(again.labelled, evidence.labelled, strict=True):
+        np.testing.assert_array_equal(saved, used)
+    np.testing.assert_allclose(np.concatenate(again.labelled), rows, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"examples": torch.ones(2, 2), "shown": torch.tensor([1, 1])},
+        {"examples": torch.ones(2, 3), "shown": torch.tensor([1, 2])},
+        {"examples": torch.ones(2, 3), "shown": torch.tensor([2])},
+        {"examples": torch.ones(2, 3), "shown": torch.tensor([3, -1])},
+        {"examples": torch.full((2, 3), float("nan")), "shown": torch.tensor([1, 1])},
         {"counts": torch.ones(3, dtype=torch.float64)},
         {"counts": torch.tensor([1.0, -1.0])},
         {"sums": torch.ones(2, 2, dtype=torch.float64)},

@@ -20,9 +20,10 @@ class Decision:
         source: what the image is called in its source.
         category: id of the category; 0 .. C-1 are the known classes, discovered ones follow in order of creation.
         name: name of the category.
-        verdict: a ``known`` class, a category ``discovered`` earlier, or one that this image founds (``new``).
+        verdict: a ``known`` class, a category ``discovered`` earlier, or one that nobody was answered with before
+            (``new``): this image founds it, or second thoughts began it with images that a known class had taken in.
         similarity: how well the best category that existed before this image fits: its cosine, or by the evidence rule
-            its log-odds against a new category, in nats.
+            its log-odds against a new category, in nats. One that second thoughts began existed.
         threshold: what the similarity had to reach.
         runner_up: the category that comes next: the second nearest, or the nearest one when this image founds its own;
             -1 if there is none.

@@ -68,10 +68,10 @@ class Evidence:
 
     @property
     def labelled(self) -> list[Floats]:
-        """The examples of each known class ``(., d)``; none at all if there are no examples."""
+        """The examples of each known class ``(., d)``, as precise as they are saved; an empty list without any."""
         if self.examples is None or self.shown is None:
             return []
-        return np.split(self.examples, self.shown.cumsum()[:-1])
+        return np.split(self.examples.astype(np.float32).astype(np.float64), self.shown.cumsum()[:-1])
 
     def beliefs(self, answer_weight: float = 1.0) -> Beliefs:
         """Return what is believed of the known classes, for one stream."""
@@ -304,12 +304,16 @@ class EvidenceRule:
         return ANSWERS_PER_CLASS * known / (1.0 - share)
 
     def _share(self) -> float | None:
-        """Return π, learned from the stream's own answers up to the last 64th, if it is learned."""
+        """Return π, learned from the stream's own answers up to the last 64th, if it is learned.
+
+        A state of an earlier version, saved between two 64ths, holds fewer answers: it is right again a window later.
+        """
         if not self.config.learn_share:
             return None
         waiting = self.answered % TOGETHER
-        answered, found = self.answered - waiting, self.discovered - self._lately.found(waiting)
         if self.config.share_window:
             answered, found = self._lately.counts(waiting)
+        else:
+            answered, found = self.answered - waiting, self.discovered - self._lately.found(waiting)
         before, least = self.config.share_prior, self.config.least_share
         return min(max((before / 2 + found) / (before + answered), least), 1.0 - least)
