@@ -38,9 +38,9 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     order = {name: number for number, name in enumerate(names)}
 
-    def place(group: Group) -> tuple[str, int, str, list[float]]:
+    def place(group: Group) -> tuple[str, int, str, list[tuple[bool, float, str]]]:
         variant = group.first.variant
-        return group.first.dataset, order[group.first.method], str(list(variant)), [float(x) for x in variant.values()]
+        return group.first.dataset, order[group.first.method], str(list(variant)), [*map(_rank, variant.values())]
 
     for group in sorted(groups, key=place):
         cells = [percent(group, "strict", part) for part in ("all", "old", "new")]
@@ -57,6 +57,15 @@ def measured(names: list[str], rows: list[Row], swept: bool = False) -> str:
             f"{group.first.setup.epochs} | {len(group.rows)} |"
         )
     return "\n".join(lines)
+
+
+def _rank(value: object) -> tuple[bool, float, str]:
+    """Return what puts swept values in order: numbers by their size, then words such as ``auto``."""
+    text = str(value)
+    try:
+        return False, float(text), ""
+    except ValueError:
+        return True, 0.0, text
 
 
 def _setup(row: Row) -> str:

@@ -160,6 +160,17 @@ def test_vectors_too_few_to_tell_are_warned_of() -> None:
         feature_stream(KNOWN, LABELS, preset="official")
 
 
+@pytest.mark.parametrize(
+    "labelled", [clouds(5, 40, 16, 0.15, 5), (np.eye(4), [0, 1, 2, 3]), (np.eye(2), [0, 0])],
+    ids=["of the statistics", "of the rehearsals", "that there is none"],
+)  # fmt: skip
+def test_warnings_point_to_the_line_that_called(labelled: tuple[Any, Any]) -> None:
+    for call in (lambda: feature_stream(*labelled), lambda: discover_features(*labelled, labelled[0])):
+        with pytest.warns(SupportWarning) as recorded:
+            call()
+        assert {warning.filename for warning in recorded} == {__file__}
+
+
 def test_a_number_means_the_cosine_rule() -> None:
     assert feature_stream(KNOWN, LABELS, threshold=0.6).rule == CosineRule(0.6, TalonConfig().online.index_above)
 
@@ -194,6 +205,8 @@ def test_labels_may_be_strings_which_name_the_classes(kind: Callable[[list[str]]
     [
         ({"known_labels": [True, False]}, DataError, "got bool"),
         ({"known_labels": np.array([None, "b"], dtype=object)}, DataError, "got object"),
+        ({"known_labels": ["a", 1]}, DataError, "but 1 is no name; give strings only"),
+        ({"known_labels": (0.5, "b")}, DataError, "but 0.5 is no name"),
         ({"known_labels": [0, 2]}, DataError, "without gaps"),
         ({"known_labels": [1, 2]}, DataError, "0 .. C-1"),
         ({"known_labels": [0.0, 1.0]}, DataError, "integers"),

@@ -15,6 +15,8 @@ from talon_ocd.evaluation.drawing import Drawing
 from talon_ocd.evaluation.rows import read_rows
 from tests.benchmarks.test_ceilings import SCRIPTS
 
+pytestmark = pytest.mark.skipif(not SCRIPTS.is_dir(), reason="installed without the scripts")
+
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:

@@ -41,6 +41,9 @@ def test_fit_then_discover(known_folder: Path, incoming_folder: Path, tmp_path: 
     ended = talon("fit", known_folder, "-o", tmp_path / "model", *QUICK, "--set", "calibration.rounds=1")
     assert ended.code == 0 and "4 known classes from 80 images" in ended.out and "decides by evidence" in ended.out
     assert not (tmp_path / "model" / fit_module.CHECKPOINT).exists()
+    expected = Talon.from_pretrained(tmp_path / "model").report["calibration"]["expected"]
+    line = "right in rehearsals: {all:.0%} of images, {old:.0%} of known classes, {new:.0%} of new ones"
+    assert line.format(**expected) in ended.out.splitlines() and len(set(expected.values())) == 3
     ended = talon("discover", incoming_folder, "-m", tmp_path / "model", "-o", tmp_path / "out", "--threshold", "auto")
     assert ended.code == 0 and "100 images: " in ended.out and "strict accuracy" in ended.out
     found = decisions(tmp_path / "out")

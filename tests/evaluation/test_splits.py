@@ -51,6 +51,16 @@ def test_fewer_labels_leave_the_stream_as_it_is(sizes: list[int], seed: int, mos
     assert all(kept == min(half, most) for half, kept in zip(halves[::2], halves[1::2], strict=True))
 
 
+def test_the_fewer_labels_are_a_random_part_of_the_half() -> None:
+    data, places = items(24, 24), set[int]()
+    for seed in range(20):
+        half = split(data, ("a",), seed).labelled.tolist()
+        kept = [half.index(at) for at in split(data, ("a",), seed, most=3).labelled.tolist()]
+        assert len(kept) == 3
+        places |= set(kept)
+    assert places == set(range(12))  # not the first ones: each image of the half is among them with some seed
+
+
 def test_no_label_at_all() -> None:
     with pytest.raises(ConfigError, match="--labelled 0: label 1 image of each known class or more"):
         split(items(4, 4), ("a",), 0, most=0)

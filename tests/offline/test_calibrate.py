@@ -22,11 +22,12 @@ from talon_ocd.offline.calibrate import (
     OFFSETS,
     UNTOLD,
     Calibration,
+    _folds,
     pays,
     try_offsets,
     weighed,
 )
-from talon_ocd.offline.rehearse import Trial, encoded, rehearsals, try_thresholds
+from talon_ocd.offline.rehearse import Trial, _score, encoded, rehearsals, try_thresholds
 from talon_ocd.online import EvidenceRule, FeatureStream
 from tests.offline.standin import Listener
 
@@ -275,7 +276,18 @@ def test_training_for_a_rehearsal_is_cut_but_leaves_each_class_five_images(
     for fold in rehearsals(labels, CONFIG, 0):  # three classes are held out, half of the others' images trained on
         sizes = torch.bincount(labels[fold.train])
         assert sizes[sizes > 0].tolist() == [each] * 3
-        assert len(fold.stream) == len(labels) - len(fold.train) and not set(fold.stream) & set(fold.train)
+        assert not set(fold.stream) & set(fold.train)
+
+
+def test_what_is_not_trained_on_for_its_number_is_not_streamed_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else known classes were the more common in rehearsals, the more images are labelled."""
+    labels = torch.arange(6).repeat_interleave(20)
+    all_trained = list(rehearsals(labels, CONFIG, 0, 2 / 3))
+    assert [(len(fold.train), len(fold.stream)) for fold in all_trained] == [(3 * 13, 3 * 7 + 60)] * 2
+    monkeypatch.setattr(sys.modules[rehearsals.__module__], "MOST_TRAINED", 18)
+    for fold, whole in zip(rehearsals(labels, CONFIG, 0, 2 / 3), all_trained, strict=True):
+        assert len(fold.train) == 18 and set(fold.train) < set(whole.train)
+        assert np.array_equal(fold.stream, whole.stream)
 
 
 @pytest.mark.parametrize(("images", "orders"), [(9, 12), (90, 6), (150, 4)])
@@ -313,6 +325,18 @@ def test_who_founds_a_category_is_not_right_by_that() -> None:
     assert 0.5 < usual.strict_all <= 1.0
 
 
+def test_only_the_second_half_of_a_stream_is_scored() -> None:
+    features, labels = clusters(6, 12)
+    fold = next(rehearsals(labels, CONFIG, 0, 2 / 3))
+    made = encoded(fold, labels, lambda train, wanted: features[torch.from_numpy(wanted)], EVIDENCE.evidence)
+    order = np.arange(len(fold.stream))
+    assert _score(made, order, EVIDENCE, 0.0, True) == [1.0, 1.0, 1.0, 1.0]
+    truth = made.truth.clone()
+    truth[: len(truth) // 2] = (truth[: len(truth) // 2] + 1) % 6  # wrong answers in the first half only
+    assert _score(replace(made, truth=truth), order, EVIDENCE, 0.0, True) == [1.0, 1.0, 1.0, 1.0]
+    assert _score(replace(made, truth=truth, evidence=None), order, COSINE, 0.7, True)[0] < 0.9  # as the paper scores
+
+
 @pytest.mark.parametrize("images", [3, 5])
 def test_few_labelled_images_a_class_do_not_shatter_the_stream(images: int) -> None:
     """A rehearsal has one or two images of each known class then: were founders right, any number of them would do."""
@@ -335,6 +359,16 @@ def test_what_to_expect_is_what_the_nearest_trial_reached() -> None:
     assert not list(result.warnings(by_evidence=True))
 
 
+def test_what_to_expect_is_what_that_length_of_training_reached() -> None:
+    def reached(epochs: int, threshold: float) -> Trial:
+        return Trial(epochs, threshold, 0.1 * epochs, 0.0, 0.0, 1.0, 0.0)
+
+    table = tuple(reached(epochs, threshold) for epochs in (0, 5) for threshold in (epochs / 10, 2.0))
+    for epochs, threshold, near in ((0, 0.4, 0.0), (5, 0.1, 0.5), (0, 1.9, 2.0), (5, 1.9, 2.0)):
+        found = Calibration("evidence", threshold, epochs, table, 3, 2, np.empty((0, 0)))
+        assert found.nearest == reached(epochs, near)
+
+
 def test_people_are_warned_of_what_can_not_be_told_apart() -> None:
     noise = F.normalize(torch.randn(80, 16, generator=torch.Generator().manual_seed(0)), dim=1)
     hopeless = run(noise, torch.arange(8).repeat_interleave(10), EVIDENCE)
@@ -342,6 +376,15 @@ def test_people_are_warned_of_what_can_not_be_told_apart() -> None:
     assert not list(hopeless.warnings(by_evidence=False))
     few = run(*clusters(3, 1), EVIDENCE)
     assert few.rule == "cosine" and "too few labelled images" in next(few.warnings(by_evidence=True))
+
+
+@pytest.mark.parametrize(("classes", "held_out"), [(4, 1), (6, 2), (7, 2), (10, 3)])
+def test_a_third_held_out_makes_three_rounds_which_hold_nearly_each_class_out(classes: int, held_out: int) -> None:
+    labels = torch.arange(classes).repeat_interleave(3)
+    folds, _ = _folds(labels, EVIDENCE, 0)
+    novel = [set(range(classes)) - set(labels[fold.train].tolist()) for fold in folds]
+    assert [len(held) for held in novel] == [held_out] * 3
+    assert len(set.union(*novel)) == 3 * held_out
 
 
 def test_no_more_rounds_than_it_takes_to_hold_every_class_out() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from talon_ocd import FeatureStream, PrototypeMemory
 from talon_ocd.config import OnlineConfig
 from talon_ocd.errors import ConfigError, DataError
+from talon_ocd.online import unit
 from tests.memory.test_prototypes import unit_rows
 
 CONFIG = OnlineConfig(threshold=0.7, adapt=("prototypes",), adapt_every=16)
@@ -103,6 +104,11 @@ def test_bad_vectors_change_nothing() -> None:
     with pytest.raises(DataError, match="1 sources were given for 20"):
         watched.observe_many(unit_rows(20, 6, 1), ["one"])
     assert watched.answered == 0 and watched.memory.size == 4
+
+
+def test_vectors_without_numbers_are_refused() -> None:
+    with pytest.raises(DataError, match=r"shape \(3, 0\) have no numbers"):
+        unit(torch.empty(3, 0))
 
 
 def test_bad_construction() -> None:

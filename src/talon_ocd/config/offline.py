@@ -97,7 +97,7 @@ class CalibrationConfig:
     """Rehearsal: hold known classes out, stream them, score (``offline/rehearse.py``)."""
 
     rounds: int = 2
-    """Rehearsals, each with other classes held out; for the evidence rule at least as many as hold each out once."""
+    """Rehearsals, each with other classes held out; by evidence at least as many as hold nearly each out once."""
     held_out: float = 0.5
     """Share of the known classes that plays the part of new ones; the evidence rule has ``evidence.rehearse_new``."""
     orders: int = 2

@@ -55,6 +55,37 @@ def feature_stream(
     >>> [stream.observe(vector).category for vector in ([0.9, 0.1, 0.0], [1.0, 1.0, 1.0], [1.0, 0.9, 1.0])]
     [0, 3, 3]
     """
+    return _opened(known_features, known_labels, preset, threshold, adapt, names)
+
+
+def discover_features(
+    known_features: FeatureArray,
+    known_labels: Labels,
+    stream_features: FeatureArray,
+    preset: str = "default",
+    threshold: float | str | None = None,
+    adapt: str = "prototypes",
+) -> npt.NDArray[np.int64]:
+    """Answer vectors ``(M, D)`` in order; returns ids ``(M,)``: labels keep theirs, discovered ones follow from C.
+
+    The arguments are those of ``feature_stream``. Id k of a known class is place k in ``numpy.unique(known_labels)``.
+
+    >>> discover_features(np.eye(3), [0, 1, 2], np.eye(3)[::-1], preset="official", threshold=0.72).tolist()
+    [2, 1, 0]
+    """
+    stream = _opened(known_features, known_labels, preset, threshold, adapt)
+    return np.array([decision.category for decision in stream.observe_many(stream_features)], dtype=np.int64)
+
+
+def _opened(
+    known_features: FeatureArray,
+    known_labels: Labels,
+    preset: str,
+    threshold: float | str | None,
+    adapt: str,
+    names: Sequence[str] = (),
+) -> FeatureStream:
+    """Do what ``feature_stream`` says; all that people call is one step above it, where its warnings point to."""
     config = TalonConfig.from_preset(preset)
     adaptation = parse_adapt(adapt)
     if "encoder" in adaptation:
@@ -81,29 +112,13 @@ def feature_stream(
     return FeatureStream(memory, replace(config.online, threshold=wanted), names)
 
 
-def discover_features(
-    known_features: FeatureArray,
-    known_labels: Labels,
-    stream_features: FeatureArray,
-    preset: str = "default",
-    threshold: float | str | None = None,
-    adapt: str = "prototypes",
-) -> npt.NDArray[np.int64]:
-    """Answer vectors ``(M, D)`` in order; returns ids ``(M,)``: labels keep theirs, discovered ones follow from C.
-
-    The arguments are those of ``feature_stream``. Id k of a known class is place k in ``numpy.unique(known_labels)``.
-
-    >>> discover_features(np.eye(3), [0, 1, 2], np.eye(3)[::-1], preset="official", threshold=0.72).tolist()
-    [2, 1, 0]
-    """
-    stream = feature_stream(known_features, known_labels, preset, threshold, adapt)
-    return np.array([decision.category for decision in stream.observe_many(stream_features)], dtype=np.int64)
-
-
 def _warn(*texts: str) -> None:
-    """Say what labelled vectors can't tell: there is no report that it could be read in."""
+    """Say what labelled vectors can't tell: there is no report that it could be read in.
+
+    The warning points to whoever called what called ``_opened``.
+    """
     for text in texts:
-        warnings.warn(text, SupportWarning, stacklevel=3)
+        warnings.warn(text, SupportWarning, stacklevel=4)
 
 
 def _labels(known_labels: Labels, number: int, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
@@ -111,6 +126,10 @@ def _labels(known_labels: Labels, number: int, names: Sequence[str]) -> tuple[Te
     given = np.asarray(known_labels)
     if given.shape != (number,) or number == 0:
         raise DataError(f"known_labels must have the shape ({number},), one a feature, got {given.shape}.")
+    if given.dtype.kind == "U":  # numpy makes strings of numbers that stand among strings
+        others = [label for label in known_labels if not isinstance(label, str)]
+        if others:
+            raise DataError(f"known_labels name classes, but {others[0]!r} is no name; give strings only, or 0 .. C-1.")
     if all(isinstance(label, str) for label in given.tolist()):
         if len(names):
             raise ConfigError("known_labels are names already; leave names out, or give the labels as 0 .. C-1.")

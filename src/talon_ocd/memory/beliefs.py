@@ -24,8 +24,9 @@ Floats32 = npt.NDArray[np.float32]
 GROWTH = 1.5
 ROUNDING = 1e-6
 """So that whole numbers of members stay whole, in whatever order parts of them were added."""
-LEAST_EXPONENT = -80.0
-"""Of a factor that makes scores better: below it float32 has nothing but 0, and infinity times that is no number."""
+MOST_EXPONENT = 60.0
+"""Of a factor that makes scores better or worse. Farther from 0, float32 has nothing but 0 and infinity, with room for
+the scores of images far away, and infinity times 0 is no number."""
 _PARTS = ("_counts", "_sums", "_levels", "_means", "_screen")
 
 
@@ -203,8 +204,8 @@ class Beliefs:
         if math.isinf(self.model.tail):
             scores -= np.float32(2.0 * nats)
         else:
-            exponent = max(-2.0 * nats / (self.model.tail + self.model.size), LEAST_EXPONENT)
-            scores *= np.float32(math.exp(exponent))
+            exponent = -2.0 * nats / (self.model.tail + self.model.size)
+            scores *= np.float32(math.exp(min(max(exponent, -MOST_EXPONENT), MOST_EXPONENT)))
 
     def log_odds(self, coordinates: Floats, categories: Ints) -> Floats:
         """Return the exact evidence ``(B,)`` of a category each against a new one; -inf for an empty one."""

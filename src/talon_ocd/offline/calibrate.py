@@ -86,7 +86,8 @@ class Calibration:
         if by_evidence and self.nearest.strict_all < DOUBTFUL:
             yield (
                 f"only {self.nearest.strict_all:.0%} of the images were answered right in rehearsals: known and new "
-                "classes are hard to tell apart by these features; expect many wrong answers, or try another encoder."
+                "classes are hard to tell apart by these features, and many answers will be wrong; label more images, "
+                "or try another encoder."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def calibrate(
 
 
 def _folds(labels: Tensor, settings: TalonConfig, seed: int) -> tuple[list[Rehearsal], int]:
-    """Return the rehearsals, and in how many orders each is streamed; by evidence each class is held out once."""
+    """Return the rehearsals, and in how many orders each is streamed; evidence holds nearly each class out once."""
     config = settings.calibration
     if not settings.online.by_evidence:
         return list(rehearsals(labels, config, seed)), config.orders

@@ -99,8 +99,8 @@ class Trial:
 def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: float = 0.5) -> Iterator[Rehearsal]:
     """Yield rounds that hold different classes out; labels are 0 .. C-1 ``(N,)``.
 
-    ``trained`` is the share of the other classes' images that is trained on, but at most ``MOST_TRAINED`` of them all;
-    the rest is streamed as well.
+    ``trained`` is the share of the other classes' images that is trained on; the rest is streamed as well. What of that
+    share is more than ``MOST_TRAINED`` is left out: in the stream, it would make known classes too common.
     """
     classes = np.unique(labels.numpy())
     if len(classes) < 2:
@@ -111,13 +111,15 @@ def rehearsals(labels: Tensor, config: CalibrationConfig, seed: int, trained: fl
     for round_number in range(config.rounds):
         novel = np.roll(order, -round_number * held)[:held]
         is_novel = np.isin(labels.numpy(), novel)
-        train: list[int] = []
+        train, spent = list[int](), list[int]()
         known = np.setdiff1d(classes, novel)
         most = max(MOST_TRAINED // len(known), LEAST_TRAINED)
         for label in known:
             members = random.permutation(np.flatnonzero(labels.numpy() == label))
-            train += members[: min(max(int(len(members) * trained), 1), most)].tolist()
-        rest = np.setdiff1d(np.arange(len(labels)), np.array(train))
+            share = members[: max(int(len(members) * trained), 1)].tolist()
+            train += share[:most]
+            spent += share
+        rest = np.setdiff1d(np.arange(len(labels)), np.array(spent))
         stream = random.permutation(rest)[:MOST_STREAMED]
         if is_novel[stream].any():
             yield Rehearsal(np.sort(np.array(train, dtype=np.int64)), stream)
