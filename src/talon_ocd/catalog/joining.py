@@ -184,7 +184,7 @@ def _match_all(
     stream: DurableStream, catalog: Catalog, sites: Sequence[OpenSite], ask: Ask | None, by: str
 ) -> list[Settled]:
     """Match each site with all before it."""
-    ids = stream.memory.ids.tolist()
+    ids = stream.discovery.heard_of()
     whose = {category: one.site.site for one in sites for category in ids if one.site.has_category(category)}
     matcher = Matcher(catalog, stream.discovery, {one.site.site: one for one in sites}, whose)
     settled: list[Settled] = []

@@ -228,6 +228,8 @@ class DurableStream(DiscoveryStream):
         return retired
 
     def _learn(self, event: Event) -> None:
+        if event.kind == "split":  # its id follows those of the journal, which has none that nobody has heard of
+            self.discovery.make_way(int(event.data["into"]))
         for index, away, to in event.data.get("moves", []):
             feature = self._disk.lasting_feature(index, event.answered - self.keep.features)
             if feature is not None:  # else too old: its category is made of many others
@@ -241,7 +243,7 @@ class DurableStream(DiscoveryStream):
             )
         before = set(self.memory.ids.tolist())
         retired = self.go_back(state)
-        revived = [Draft("revived", category) for category in self.memory.ids.tolist() if category not in before]
+        revived = [Draft("revived", category) for category in self.discovery.heard_of() if category not in before]
         self._disk.heard([*self._retired(retired, "rollback"), *self._disk.append(revived, self.answered)])
         return retired
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from talon_ocd.memory import PrototypeMemory
+from talon_ocd.online.silent import heard_of
 from talon_ocd.settings import check_types, require
 
 SLACK = 0.95
@@ -39,11 +40,12 @@ class Bounds:
 
     def kept(self, memory: PrototypeMemory, answered: int) -> Tensor:
         """Return the slots ``(L,)`` that stay, ascending."""
-        counts, last = memory.counts.numpy(), memory.last.numpy()
+        silent = ~heard_of(memory)  # as if an image founded it just now: one will, and until then it has no age
+        counts = np.where(silent, 1, memory.counts.numpy())
+        last = np.where(silent, answered, memory.last.numpy())
         stays = np.ones(memory.size, np.bool_)
         if self.retire_after:
             stays = (counts >= self.tentative_below) | (last >= answered - self.retire_after)
-            stays |= (counts == 0) & (last < 0)  # second thoughts began it, nobody was answered with it so far
         stays[: memory.known] = True
         discovered = np.flatnonzero(stays)[memory.known :]
         if len(discovered) > self.most_categories:

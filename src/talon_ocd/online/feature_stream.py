@@ -22,6 +22,7 @@ from talon_ocd.online.bounds import Bounds
 from talon_ocd.online.decision import Decision, category_name, decisions
 from talon_ocd.online.rules import Assignment, CosineRule, EvidenceRule
 from talon_ocd.online.second_thoughts import Merge, Move, SecondThoughts
+from talon_ocd.online.silent import heard_of, name_anew, told_alone, told_in_turn
 
 FeatureArray = Tensor | npt.NDArray[np.floating]
 CHUNK = 256
@@ -118,7 +119,7 @@ class FeatureStream:
 
     def look(self, features: Tensor) -> Assignment:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
-        return self.rule.look(features, self.memory)
+        return told_alone(self.memory, self.rule.look(features, self.memory))
 
     def place(self, features: Tensor) -> Assignment:
         """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
@@ -126,7 +127,7 @@ class FeatureStream:
         slots, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
         if assignment.founded.any():
             self.memory.append(features[founded])
-        assignment = replace(assignment, founded=self._first_answers(slots))
+        assignment = told_in_turn(self.memory, assignment)
         self.memory.count(slots, self.answered)
         if self._moves_prototypes:
             self._groups.add(slots, features, founded)
@@ -148,15 +149,15 @@ class FeatureStream:
         self._since_adaptation = 0
 
     def retire(self) -> list[int]:
-        """Retire what is out of bounds, right after an adaptation; returns the ids of what is gone."""
+        """Retire what is out of bounds, right after an adaptation; returns the ids of what people miss by now."""
         if self.bounds.hold(self.memory):
             return []
         kept = self.bounds.kept(self.memory, self.answered)
         if len(kept) == self.memory.size:
             return []
-        gone = torch.ones(self.memory.size, dtype=torch.bool)
-        gone[kept] = False
-        retired: list[int] = self.memory.ids[gone].tolist()
+        missed = heard_of(self.memory)
+        missed[kept.numpy()] = False
+        retired: list[int] = self.memory.ids[torch.from_numpy(missed)].tolist()
         self._keep(kept)
         return retired
 
@@ -181,27 +182,31 @@ class FeatureStream:
             nudge(self.memory, here, feature, -1.0, self.config)
             self.memory.counts[here] = max(int(self.memory.counts[here]) - 1, 0)
 
+    def heard_of(self) -> list[int]:
+        """Return the ids of categories that people have heard of; second thoughts may have begun others."""
+        ids: list[int] = self.memory.ids[torch.from_numpy(heard_of(self.memory))].tolist()
+        return ids
+
+    def make_way(self, category: int) -> None:
+        """Let people have an id that they made a category with; one that nobody has heard of takes another."""
+        self.memory.next_id = max(self.memory.next_id, category + 1)
+        slot = self.memory.slot(category)
+        if slot is not None and not heard_of(self.memory)[slot]:
+            name_anew(self.memory, np.array([slot]))
+
     def go_back(self, state: Mapping[str, Tensor]) -> list[int]:
         """Go on with what an earlier state had learned; answers stay given, and their ids stay theirs.
 
-        Returns the ids of categories that are no longer in the memory.
+        Returns the ids of categories that people had heard of and that are no longer in the memory.
         """
-        answered, before, next_id = self.answered, set(self.memory.ids.tolist()), self.memory.next_id
+        answered, before, next_id = self.answered, set(self.heard_of()), self.memory.next_id
         self.load_state_dict(state)
         self.answered, self._since_adaptation = answered, 0
         self.memory.next_id = max(self.memory.next_id, next_id)
+        name_anew(self.memory, np.flatnonzero(~heard_of(self.memory)))  # the ids mean something by now, or may
         self._groups.reset()
         self.rule.forget(answered)
         return sorted(before - set(self.memory.ids.tolist()))
-
-    def _first_answers(self, slots: Tensor) -> npt.NDArray[np.bool_]:
-        """Return which answers ``(B,)`` are the first with their category, founded or begun by second thoughts."""
-        unanswered = (slots >= self.memory.known) & self.memory.unanswered(slots)
-        first = np.zeros(len(slots), np.bool_)
-        if unanswered.any():
-            places = unanswered.nonzero()[:, 0].numpy()
-            first[places[np.unique(slots.numpy()[places], return_index=True)[1]]] = True
-        return first
 
     def _keep(self, slots: Tensor) -> None:
         self.memory.keep(slots)
@@ -219,12 +224,11 @@ class FeatureStream:
         self.rule.think_again()
         indices, answers, homes = self.rule.recent.thoughts()
         ids = self.memory.ids.numpy()
-        heard_of = ~self.memory.unanswered(torch.arange(self.memory.size)).numpy()
-        heard_of[: self.memory.known] = True  # of others nothing is proposed before an image is answered with them
-        moved = (answers != homes) & (answers >= 0) & (homes >= 0) & heard_of[homes]  # nor of retired ones
+        heard = heard_of(self.memory)  # of others nothing is proposed before an image is answered with them
+        moved = (answers != homes) & (answers >= 0) & (homes >= 0) & heard[homes]  # nor of retired ones
         columns = (indices[moved].tolist(), ids[answers[moved]].tolist(), ids[homes[moved]].tolist())
         moves = tuple(Move(index, answer, home) for index, answer, home in zip(*columns, strict=True))
-        pairs = [pair for pair in self.rule.merges() if heard_of[list(pair[:2])].all()]
+        pairs = [pair for pair in self.rule.merges() if heard[list(pair[:2])].all()]
         merges = tuple(Merge(int(ids[first]), int(ids[second]), odds) for first, second, odds in pairs)
         return SecondThoughts(moves, merges, len(indices))
 

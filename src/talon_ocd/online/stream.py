@@ -76,8 +76,8 @@ class DiscoveryStream:
 
     @property
     def categories(self) -> int:
-        """Categories discovered so far."""
-        return self.memory.size - self.memory.known
+        """Categories discovered so far, of which people have heard."""
+        return len(self.discovery.heard_of()) - self.memory.known
 
     def name(self, category: int) -> str:
         """Return the name of a category until somebody names it."""

@@ -30,9 +30,18 @@ const isCategory = (id) => Number.isInteger(id) && id >= 0;
 
 const link = (id, name) => (isCategory(id) ? h("a", { href: `#/category/${id}` }, name) : h("b", {}, name));
 
-function sentence({ verdict, resolved, name, learned, runner_up_name: second }) {
+/** Is an image the first answer of a category that second thoughts had begun? It fits it. */
+const wasBegun = ({ verdict, similarity, threshold }) => verdict === "new" && similarity >= threshold;
+
+function sentence(decision) {
+  const { verdict, resolved, name, learned, runner_up_name: second } = decision;
   if (verdict === "known") return ["This is ", link(resolved, name), ", a known class."];
   if (verdict === "discovered") return ["This belongs to ", link(resolved, name), ", discovered earlier."];
+  if (wasBegun(decision)) {
+    return learned
+      ? ["This is the first image of ", link(resolved, name), ", which left a known class."]
+      : ["This would be the first image of a category that left a known class."];
+  }
   const nearest = second ? [` The nearest is ${second}.`] : [];
   if (!learned) return ["This fits nowhere: it would found a new category.", ...nearest];
   return ["This fitted nowhere and founded ", link(resolved, name), ".", ...nearest];
@@ -44,7 +53,7 @@ function facts(decision) {
   const rows = [
     [founded ? `best fit (${unit})` : `fit (${unit})`, score(similarity)],
     ["threshold", score(threshold)],
-    [founded ? "short of the threshold by" : "above the threshold by", score(Math.abs(similarity - threshold))],
+    [similarity < threshold ? "short of the threshold by" : "above the threshold by", score(Math.abs(similarity - threshold))],
   ];
   if (!founded && second >= 0) rows.push(["ahead of the runner-up by", score(similarity - secondBest)]);
   return rows;
@@ -52,7 +61,7 @@ function facts(decision) {
 
 function nearest(decision) {
   const { verdict, name, resolved, runner_up: second, runner_up_name: secondName } = decision;
-  const title = verdict === "new" ? "Nearest, but not near enough: " : "Runner-up: ";
+  const title = verdict === "new" && !wasBegun(decision) ? "Nearest, but not near enough: " : "Runner-up: ";
   return [
     verdict !== "new" && column("Looks like ", link(resolved, name), decision.exemplars),
     isCategory(second) && column(title, link(second, secondName), decision.runner_up_exemplars),
