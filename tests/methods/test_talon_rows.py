@@ -48,7 +48,7 @@ def test_rows_with_margin_share_one_fit_and_those_without_another(preset: str) -
 def test_rows_of_the_evidence_rule_share_one_fit_that_is_trained_as_the_preset_says(preset: str) -> None:
     config = TalonConfig.from_preset(preset)
     methods = [get_method(name, config) for name in list_methods("ours")]
-    assert all(isinstance(method, EvidenceMethod) for method in methods) and len(set(map(repr, methods))) == 6
+    assert all(isinstance(method, EvidenceMethod) for method in methods) and len(set(map(repr, methods))) == 7
     assert len({method.recipe.key for method in methods}) == 1
     found = methods[0].recipe.config  # type: ignore[attr-defined]
     assert found.online.by_evidence and found.offline == config.offline
