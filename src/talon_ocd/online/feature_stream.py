@@ -66,6 +66,7 @@ class FeatureStream:
         followed = isinstance(self.rule, CosineRule) or "encoder" in config.adapt
         self._moves_prototypes = followed and "prototypes" in config.adapt
         self._since_adaptation = 0
+        self._silent = not heard_of(memory).all()  # is there a category that nobody has heard of? Hardly ever
         if len(self._names) != memory.known:
             raise DataError(f"{len(self._names)} names were given for {memory.known} known categories.")
 
@@ -119,7 +120,8 @@ class FeatureStream:
 
     def look(self, features: Tensor) -> Assignment:
         """Answer unit features ``(B, D)``, each as if it came next; changes nothing."""
-        return told_alone(self.memory, self.rule.look(features, self.memory))
+        assignment = self.rule.look(features, self.memory)
+        return told_alone(self.memory, assignment) if self._silent else assignment
 
     def place(self, features: Tensor) -> Assignment:
         """Answer at most ``room`` unit features ``(B, D)`` and remember them; does not adapt (the caller does)."""
@@ -127,8 +129,10 @@ class FeatureStream:
         slots, founded = torch.from_numpy(assignment.ids), torch.from_numpy(assignment.founded)
         if assignment.founded.any():
             self.memory.append(features[founded])
-        assignment = told_in_turn(self.memory, assignment)
+        if self._silent:
+            assignment = told_in_turn(self.memory, assignment)
         self.memory.count(slots, self.answered)
+        self._silent = self._silent and not heard_of(self.memory).all()
         if self._moves_prototypes:
             self._groups.add(slots, features, founded)
         self.answered += len(slots)
@@ -146,6 +150,7 @@ class FeatureStream:
                 self.memory.fill_index(self.rule.index_above)
             elif len(left := self.rule.adapt()):  # categories that begin where a known class was
                 self.memory.append(self.memory.rows(torch.from_numpy(left)))
+                self._silent = True
         self._since_adaptation = 0
 
     def retire(self) -> list[int]:
@@ -251,6 +256,7 @@ class FeatureStream:
                 f"the saved stream decided by {was}, this one decides by {now}; open it with the threshold it had."
             )
         self.memory = PrototypeMemory.from_state_dict(section(state, "memory"))
+        self._silent = not heard_of(self.memory).all()
         if self.config.half_precision:
             self.memory.halve()
         if self._moves_prototypes:  # earlier versions had groups whatever rule decided
