@@ -81,10 +81,6 @@ class PrototypeMemory:
         """Index of the last answer of each slot ``(K,)``, -1 if there is none; a view."""
         return self._last[: self._size]
 
-    def unanswered(self, slots: Tensor) -> Tensor:
-        """Return whether no image was ever answered with slots ``(B,)``: known classes, or what thoughts began."""
-        return (self._counts[slots] == 0) & (self._last[slots] < 0)
-
     def slot(self, category: int) -> int | None:
         """Return the slot of a category, ``None`` if it is not in the memory."""
         found = (self.ids == category).nonzero()

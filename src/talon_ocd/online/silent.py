@@ -55,8 +55,8 @@ def name_anew(memory: PrototypeMemory, slots: Ints) -> None:
 def _silent(memory: PrototypeMemory, slots: Ints) -> Bools:
     """Return which slots ``(B,)`` nobody has heard of; nobody (-1) and what is past the end are not meant."""
     silent = np.zeros(len(slots), np.bool_)
-    there = (slots >= memory.known) & (slots < memory.size)
-    silent[there] = memory.unanswered(torch.from_numpy(slots[there])).numpy()
+    there = (slots >= 0) & (slots < memory.size)
+    silent[there] = ~heard_of(memory)[slots[there]]
     return silent
 
 
